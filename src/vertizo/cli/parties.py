@@ -22,6 +22,7 @@ from vertizo.core.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from vertizo.network.certificates import Credentials
+    from vertizo.network.grpc import GrpcServer
     from vertizo.network.grpc_channel import GrpcChannel
     from vertizo.network.joining import Joined, Progress
     from vertizo.network.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
@@ -88,18 +89,25 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     import torch
 
     from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.figures import ServedFigures
     from vertizo.network.serving import FederationService
+    from vertizo.network.watching import figures_at, health_at
     from vertizo.run.folder import RunFolder
 
     errors = log.errors()
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     service = FederationService(config, lambda line: say(line, errors))
-    with service, stop_requests() as stopped:
+    serves = f"serves {served.name}"
+    is_open = threading.Event()
+    health = health_at(served.health, lambda: is_open.is_set() and service.failure is None)
+    with health, service, stop_requests() as stopped:
         with (
-            listening(errors, f"serves {served.name}", served, credentials, service),
+            listening(errors, serves, served, credentials, service) as net,
+            figures_at(served.metrics, ServedFigures(service, net, served.name, credentials.name)),
             live_bar(errors, served.name, FederationService.progress) as show,
         ):
+            is_open.set()
             before, noted = "", False
             while not service.finished.wait(TICK):
                 service.tick()
@@ -169,21 +177,32 @@ def _joined(config: JoinConfig) -> Joined:
     """Take part in one job to its end, new or where the folder says it was."""
     from vertizo.core.memory import keep_freed_memory
     from vertizo.network.client_folder import ClientFolder
+    from vertizo.network.figures import JoinedFigures
     from vertizo.network.joining import Joined, Member
+    from vertizo.network.watching import figures_at, health_at
 
     known = ClientFolder(config.federation.folder).finished()
     if known is not None:
         return Joined(**known)
-    errors = log.errors()
+    errors, options = log.errors(), config.federation
     keep_freed_memory()
     with (
-        closing(connect(config.federation, errors)) as channel,
-        live_bar(errors, config.federation.name, _queries) as show,
+        closing(connect(options, errors)) as channel,
+        live_bar(errors, options.name, _queries) as show,
         _terminable(),
-        Member(config, channel, progress=show or (lambda here: None)) as member,
+        health_at(options.health, lambda: channel.is_connected),
     ):
-        say((f"note: {note}" for note in member.made.notes), errors)
-        return member.run()
+
+        def note(here: Progress) -> None:
+            figures.progress = here
+            if show is not None:
+                show(here)
+
+        member = Member(config, channel, progress=note)
+        figures = JoinedFigures(member, channel, options.name, channel.credentials.name)
+        with figures_at(options.metrics, figures), member:
+            say((f"note: {note}" for note in member.made.notes), errors)
+            return member.run()
 
 
 def _queries(here: Progress) -> tuple[float, str]:
@@ -216,7 +235,7 @@ def _told_apart(path: Path, *, serves: bool) -> Iterator[None]:
 @contextmanager
 def listening(
     console: Console, does: str, served: ServeOptions, credentials: Credentials, service: Service
-) -> Iterator[None]:
+) -> Iterator[GrpcServer]:
     """Let the members reach a service of the label holder; say where it listens."""
     from vertizo.network.grpc import GrpcServer
 
@@ -224,7 +243,7 @@ def listening(
     with server as net:
         host = served.listen.rpartition(":")[0]
         say(f"{credentials.name} {does} at {host}:{net.port}", console)
-        yield
+        yield net
 
 
 def identity(options: ServeOptions | JoinOptions) -> Credentials:

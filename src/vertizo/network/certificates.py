@@ -197,3 +197,9 @@ def common_name(file: Path, certificate: Certificate) -> str:
             f"{file} has {len(names)} common names; it must have one, which is the party's name"
         )
     return str(names[0].value)
+
+
+def common_name_of(certificate: Certificate) -> str:
+    """The name for people, of whatever certificate: its common name, or all that it says."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else certificate.subject.rfc4514_string()

@@ -9,17 +9,25 @@ who asks. When a stream breaks, the member opens another and asks the same again
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 import threading
 import time
 from concurrent.futures import Future
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from cryptography.x509 import load_pem_x509_certificate
 
 from vertizo.core.errors import RunError, VertizoError
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc_channel import METHOD, GrpcChannel, address, grpc_module, keepalive
+from vertizo.network.grpc_channel import (
+    METHOD,
+    GrpcChannel,
+    address,
+    grpc_module,
+    keepalive,
+    why_not_listening,
+)
 from vertizo.network.transport import Answer, Service
 
 if TYPE_CHECKING:
@@ -61,7 +69,11 @@ class GrpcServer:
         self._service = service
         self._members = frozenset(service.members)
         self._listen = listen
-        self._credentials = credentials
+        self.credentials = credentials
+        self.seen: dict[str, datetime] = {}
+        """When the certificates expire that members showed last."""
+        self.strangers = 0
+        """Connections that were refused, of parties that are no members."""
         self._rate, self._keepalive_seconds = rate, keepalive_seconds
         self._streams: dict[str, _Stream] = {}
         self._paces: dict[str, _Pace] = {}
@@ -99,7 +111,7 @@ class GrpcServer:
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
         package, method = METHOD.strip("/").split("/")
-        mine, handler = self._credentials, grpc.stream_stream_rpc_method_handler(self._stream)
+        mine, handler = self.credentials, grpc.stream_stream_rpc_method_handler(self._stream)
         generic = grpc.method_handlers_generic_handler(package, {method: handler})
         server.add_generic_rpc_handlers((generic,))
         try:
@@ -110,7 +122,7 @@ class GrpcServer:
             await server.start()
         except RuntimeError:
             await server.stop(None)
-            line = f"cannot listen on {self._listen}: {_why(self._listen)}"
+            line = f"cannot listen on {self._listen}: {why_not_listening(self._listen)}"
             started.set_exception(RunError(line))
             return
         except BaseException as error:
@@ -139,10 +151,13 @@ class GrpcServer:
         names = context.auth_context().get("x509_common_name", [])
         member = names[0].decode(errors="replace") if len(names) == 1 else ""
         if member not in self._members:
+            self.strangers += 1
             log.warning("refused %s, who calls itself %r", context.peer(), member)
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"{member!r} is no member of this federation"
             )
+        shown = context.auth_context().get("x509_pem_cert", [b""])[0]
+        self.seen[member] = load_pem_x509_certificate(shown).not_valid_after_utc
         stream = _Stream()
         before, self._streams[member] = self._streams.get(member), stream
         if before is not None:
@@ -249,20 +264,3 @@ class _Pace:
         now, each = time.monotonic(), 1 / self._rate
         self._due = max(self._due, now) + each
         return max(0.0, self._due - now - max(1.0, each))
-
-
-def _why(listen: str) -> str:
-    """Why an address cannot be listened on, which gRPC does not say."""
-    host, port = address("listen", listen)
-    try:
-        for family, kind, protocol, _, place in socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind(place)
-                trial.listen()
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        return f"port {port} is in use" if in_use else str(error.strerror or error)
-    return "the address was refused"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +44,23 @@ def address(what: str, text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host or " " in host:
         raise ConfigError(f"{what} is {text!r}; write host:port, as in holder.example:8443")
     return host.strip("[]"), int(port)
+
+
+def why_not_listening(listen: str) -> str:
+    """Why an address cannot be listened on, which gRPC does not say."""
+    host, port = address("listen", listen)
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(place)
+                trial.listen()
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        return f"port {port} is in use" if in_use else str(error.strerror or error)
+    return "the address was refused"
 
 
 def keepalive(seconds: float) -> list[tuple[str, int]]:
@@ -90,7 +109,7 @@ class GrpcChannel:
         credentials.check_use(serving=False)
         host, _ = address("server", server)
         self._server = server
-        self._credentials = credentials
+        self.credentials = credentials
         self._patience = patience
         self._tell = on_trouble
         self._options: list[tuple[str, int | str]] = [
@@ -109,6 +128,7 @@ class GrpcChannel:
         self._link: _Link | None = None
         self._trouble: _Trouble | None = None
         self._closed = threading.Event()
+        self._heard = time.monotonic()
 
     def ask(self, frame: bytes) -> bytes:
         """As for a `Channel`."""
@@ -117,7 +137,7 @@ class GrpcChannel:
         while not self._closed.is_set():
             try:
                 if self._link is None:
-                    self._link = _Link(self._server, self._credentials, self._options)
+                    self._link = _Link(self._server, self.credentials, self._options)
                 answer = self._link.ask(frame, self._trouble)
             except grpc.RpcError as error:
                 self._drop()
@@ -132,9 +152,20 @@ class GrpcChannel:
                 self._drop()
                 raise
             else:
-                self._trouble = None
+                self._trouble, self._heard = None, time.monotonic()
                 return answer
         raise RunError(f"the connection to {self._server} was closed on this side")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server has taken the stream that is open."""
+        link = self._link
+        return link is not None and link.is_taken
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last answer."""
+        return time.monotonic() - self._heard
 
     def close(self) -> None:
         """As for a `Channel`; an ask that waits in another thread ends."""
@@ -161,7 +192,7 @@ class GrpcChannel:
             if trouble.refusals >= REFUSALS:
                 raise RunError(
                     f"{self._server} closes the connection right after the handshake; most likely "
-                    f"it does not accept the certificate of {self._credentials.name!r}: of another "
+                    f"it does not accept the certificate of {self.credentials.name!r}: of another "
                     f"authority, no member's, or expired by its clock"
                 )
         else:
@@ -186,15 +217,15 @@ class _Link:
         self._channel = grpc.secure_channel(server, shown, options=options)
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None))
-        self._taken = False
+        self.is_taken = False
 
     def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
         """Send, tell of trouble that is over once the server has taken the stream, and wait."""
         self._frames.put(frame)
-        if not self._taken:
+        if not self.is_taken:
             self._call.initial_metadata()  # returns as well when there is no connection
             if self._call.is_active():
-                self._taken = True
+                self.is_taken = True
                 if trouble is not None:
                     trouble.connected()
         answer: bytes = next(self._call)

@@ -62,6 +62,10 @@ class ServeOptions(Options):
     sync: bool = False
     """Whether to write each query to disk before it is answered, so that the job survives a power
     cut as well as the end of the process. A ledger's entries always are."""
+    metrics: Address | None = None
+    """Address of figures for Prometheus, without encryption. Default: none are given."""
+    health: Address | None = None
+    """Address of gRPC's health service, without encryption. Default: there is none."""
     trial: bool = False
     """Derive all randomness from `seed`, secrets too: for trying out; no guarantee holds."""
 
@@ -167,6 +171,10 @@ class JoinOptions(Options):
     """Seconds to keep trying while the label holder cannot be reached."""
     sync: bool = False
     """Whether to write each message to disk before it is acted on, to survive a power cut too."""
+    metrics: Address | None = None
+    """Address of figures for Prometheus, without encryption. Default: none are given."""
+    health: Address | None = None
+    """Address of gRPC's health service, without encryption. Default: there is none."""
     trial: bool = False
     """Whether to take part in a trial, where all randomness follows from a public seed."""
     require: dict[str, Any] = Field(default_factory=dict)

@@ -164,6 +164,7 @@ class PredictingService(MemberService):
 
     def _refuse(self, client: int, words: str) -> None:
         """Tell a member why not, and people, once for each reason on end."""
+        self._refused[client] += 1
         if self._refusals.get(client) != words:
             self._refusals[client] = words
             member = self.members[client]

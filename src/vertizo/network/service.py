@@ -29,11 +29,21 @@ class MemberService:
         self._heard = [time.monotonic()] * len(self.members)
         self._waited_since: dict[int, float] = {}
         self._named: set[int] = set()
+        self._refused = [0] * len(self.members)
 
     def gone(self, member: str) -> None:
         """As of a `vertizo.network.transport.Service`."""
         with self._lock:
             self._pending.pop(self.members.index(member), None)
+
+    def silences(self) -> dict[str, float]:
+        """Seconds since each member did something that is needed, or since the start."""
+        now = time.monotonic()
+        return {m: now - heard for m, heard in zip(self.members, self._heard, strict=True)}
+
+    def refusals(self) -> dict[str, int]:
+        """How many asks of each member were refused."""
+        return dict(zip(self.members, self._refused, strict=True))
 
     def _answer(self, client: int, *parts: frames.Frame | bytes) -> None:
         """Answer a member's open ask, if there is one."""

@@ -39,7 +39,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import WirePurpose
 from vertizo.run.job_state import JobState
 from vertizo.run.summary_figures import metric_text, size_text
-from vertizo.run.traffic import UPLOAD_BYTES
+from vertizo.run.traffic import UPLOAD_BYTES, Traffic
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""
@@ -65,7 +65,6 @@ class FederationService(MemberService):
         """What made the service stop answering, if something did."""
         self._served = config.federation
         self._archive = Archive(config.experiment(), self._served)
-        self._refused = [0] * len(self.members)
 
     def __enter__(self) -> Self:
         try:
@@ -93,6 +92,11 @@ class FederationService(MemberService):
     def state(self) -> JobState | None:
         """Where the job stands; None until all members were ready."""
         return self._archive.state
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes so far, over all processes that served the job."""
+        return self._archive.traffic
 
     @property
     def _state(self) -> JobState:
