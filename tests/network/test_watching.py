@@ -167,7 +167,13 @@ def test_a_jobs_figures_are_those_of_its_folder(tmp_path: Path) -> None:
         assert seen['vertizo_phase{phase="waiting"}'] == 1
         assert "vertizo_rounds_total" not in seen
         job.start("north", "east")
-        assert until(lambda: scraped(ports[SERVER][0]).get("vertizo_epsilon_charged", 0) > 0, 60)
+        wanted = {"vertizo_epsilon_charged": 0.0, "vertizo_rounds_total": 3.0}
+
+        def is_under_way() -> bool:
+            seen = scraped(ports[SERVER][0])
+            return all(seen.get(name, 0.0) > least for name, least in wanted.items())
+
+        assert until(is_under_way, 60)
         first = scraped(ports[SERVER][0])
         mine = scraped(ports["north"][0])
         assert health(ports["north"][1]) == "SERVING"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vertizo.network.grpc_channel import GrpcChannel
     from vertizo.network.joining import Joined, Progress
     from vertizo.network.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
+    from vertizo.network.rotation import Rotation
     from vertizo.network.transport import Service
 
 STOPPED = "stopped; the same command continues the job"
@@ -239,7 +240,13 @@ def listening(
     """Let the members reach a service of the label holder; say where it listens."""
     from vertizo.network.grpc import GrpcServer
 
-    server = GrpcServer(service, listen=served.listen, credentials=credentials, rate=served.rate)
+    server = GrpcServer(
+        service,
+        listen=served.listen,
+        credentials=credentials,
+        rate=served.rate,
+        latest=rotation(served, credentials, console),
+    )
     with server as net:
         host = served.listen.rpartition(":")[0]
         say(f"{credentials.name} {does} at {host}:{net.port}", console)
@@ -256,16 +263,29 @@ def identity(options: ServeOptions | JoinOptions) -> Credentials:
     return credentials
 
 
+def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: Console) -> Rotation:
+    """The credentials of a party, those from its folder as soon as they are replaced there."""
+    from vertizo.network.options import ServeOptions
+    from vertizo.network.rotation import Rotation
+
+    serving = isinstance(options, ServeOptions)
+    return Rotation(
+        options.certificates, first, serving=serving, tell=lambda line: say(line, console)
+    )
+
+
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     """A channel to the label holder; it reports trouble on the console."""
     from vertizo.network.grpc_channel import GrpcChannel
 
+    credentials = identity(options)
     return GrpcChannel(
         options.server,
-        identity(options),
+        credentials,
         patience=options.patience,
         server_name=options.server_name,
         on_trouble=lambda line: say(line, console),
+        latest=rotation(options, credentials, console),
     )
 
 

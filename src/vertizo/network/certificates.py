@@ -57,7 +57,7 @@ class Credentials:
             ConfigError: a file is missing, is no PEM, or does not go with the others; or the
                 certificate does not hold today.
         """
-        files = _find(folder)
+        files = files_of(folder)
         authority, certificate, key = map(read, files)
         trusted = certificates(files[0], authority)
         chain = certificates(files[1], certificate)
@@ -89,7 +89,7 @@ class Credentials:
             )
 
 
-def _find(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
     """The authority's file, the certificate's and the key's, in whichever layout they lie."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name the one with {CERTIFICATE} and {KEY}")

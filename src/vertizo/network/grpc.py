@@ -31,7 +31,7 @@ from vertizo.network.grpc_channel import (
 from vertizo.network.transport import Answer, Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 __all__ = ["GrpcChannel", "GrpcServer"]
 
@@ -51,6 +51,7 @@ class GrpcServer:
         credentials: the label holder's.
         rate: asks of one member in a second, on average, with a burst of a second's; without it,
             as many as are answered. Members above it wait.
+        latest: what is shown to those who connect from then on; default: ``credentials``, always.
         keepalive_seconds: of silence after which the other side is asked for a sign of life, which
             may take two or three times as long. More, where lines are slow and asks are long.
     """
@@ -62,6 +63,7 @@ class GrpcServer:
         listen: str,
         credentials: Credentials,
         rate: float | None = None,
+        latest: Callable[[], Credentials] | None = None,
         keepalive_seconds: float = 10.0,
     ) -> None:
         credentials.check_use(serving=True)
@@ -69,7 +71,7 @@ class GrpcServer:
         self._service = service
         self._members = frozenset(service.members)
         self._listen = listen
-        self.credentials = credentials
+        self._latest = latest or (lambda: credentials)
         self.seen: dict[str, datetime] = {}
         """When the certificates expire that members showed last."""
         self.strangers = 0
@@ -111,14 +113,14 @@ class GrpcServer:
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
         package, method = METHOD.strip("/").split("/")
-        mine, handler = self.credentials, grpc.stream_stream_rpc_method_handler(self._stream)
+        shown, handler = self.credentials, grpc.stream_stream_rpc_method_handler(self._stream)
         generic = grpc.method_handlers_generic_handler(package, {method: handler})
         server.add_generic_rpc_handlers((generic,))
         try:
-            shown = grpc.ssl_server_credentials(
-                [(mine.key, mine.certificate)], mine.authority, require_client_auth=True
+            credentials = grpc.dynamic_ssl_server_credentials(
+                _configured(shown), self._renewed(shown), require_client_authentication=True
             )
-            port = server.add_secure_port(self._listen, shown)
+            port = server.add_secure_port(self._listen, credentials)
             await server.start()
         except RuntimeError:
             await server.stop(None)
@@ -133,6 +135,21 @@ class GrpcServer:
         for stream in list(self._streams.values()):
             stream.end(grpc.StatusCode.UNAVAILABLE, "the server is closing")
         await server.stop(CLOSING_SECONDS)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What is shown to whoever connects now."""
+        return self._latest()
+
+    def _renewed(self, shown: Credentials) -> Callable[[], Any]:
+        """For gRPC to ask at each handshake: what is shown from here on, None for no change."""
+
+        def fetch() -> Any:
+            nonlocal shown
+            before, shown = shown, self.credentials
+            return None if shown == before else _configured(shown)
+
+        return fetch
 
     def _options(self) -> list[tuple[str, int]]:
         return [
@@ -210,6 +227,12 @@ class GrpcServer:
             stream.answer = None
             if rest is not None:
                 rest()
+
+
+def _configured(shown: Credentials) -> Any:
+    """Credentials as gRPC takes them."""
+    pair = (shown.key, shown.certificate)
+    return grpc_module().ssl_server_certificate_configuration([pair], shown.authority)
 
 
 class _Stream:

@@ -92,6 +92,7 @@ class GrpcChannel:
         server_name: in the server's certificate, where it is reached under another one.
         on_trouble: is told in one line that the connection is lost, and that it is back.
         largest_answer: bytes that an answer may have.
+        latest: what each connection is made with; default: ``credentials``, always.
         keepalive_seconds: of silence after which the server is asked for a sign of life.
     """
 
@@ -104,12 +105,13 @@ class GrpcChannel:
         server_name: str | None = None,
         on_trouble: Callable[[str], None] = lambda line: None,
         largest_answer: int = LARGEST_ANSWER,
+        latest: Callable[[], Credentials] | None = None,
         keepalive_seconds: float = 10.0,
     ) -> None:
         credentials.check_use(serving=False)
         host, _ = address("server", server)
         self._server = server
-        self.credentials = credentials
+        self._latest = latest or (lambda: credentials)
         self._patience = patience
         self._tell = on_trouble
         self._options: list[tuple[str, int | str]] = [
@@ -155,6 +157,11 @@ class GrpcChannel:
                 self._trouble, self._heard = None, time.monotonic()
                 return answer
         raise RunError(f"the connection to {self._server} was closed on this side")
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the next connection is made with."""
+        return self._latest()
 
     @property
     def is_connected(self) -> bool:
