@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.x509 import load_pem_x509_certificate
 
 from vertizo.core.errors import RunError, VertizoError
+from vertizo.network import versions
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_channel import (
     METHOD,
@@ -200,7 +201,9 @@ class GrpcServer:
         """Asks and answers in turn, until either side ends it."""
         grpc = grpc_module()
         loop = asyncio.get_running_loop()
-        await context.send_initial_metadata(())  # tells the member that it is connected
+        await context.send_initial_metadata(
+            versions.METADATA
+        )  # tells the member that it is connected
         while stream.reason is None:
             if wait := pace.wait():
                 await asyncio.sleep(wait)

@@ -14,6 +14,7 @@ from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.notices import Alarm
+from vertizo.network import versions
 from vertizo.network.certificates import Credentials
 
 METHOD = "/vertizo.Parties/Ask"
@@ -218,6 +219,7 @@ class _Link:
         self, server: str, credentials: Credentials, options: list[tuple[str, int | str]]
     ) -> None:
         grpc = grpc_module()
+        self._server = server
         shown = grpc.ssl_channel_credentials(
             credentials.authority, credentials.key, credentials.certificate
         )
@@ -230,7 +232,9 @@ class _Link:
         """Send, tell of trouble that is over once the server has taken the stream, and wait."""
         self._frames.put(frame)
         if not self.is_taken:
-            self._call.initial_metadata()  # returns as well when there is no connection
+            said = self._call.initial_metadata()  # returns as well when there is no connection
+            if problem := versions.problem(f"the label holder at {self._server}", said or ()):
+                raise RunError(problem)
             if self._call.is_active():
                 self.is_taken = True
                 if trouble is not None:

@@ -17,6 +17,7 @@ from vertizo.core.errors import DataError, MalformedError, RefusedError, RunErro
 from vertizo.core.names import Head
 from vertizo.core.notices import Alarm
 from vertizo.core.randomness import Stream
+from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
 from vertizo.data.tabular.csv_lines import CsvFormat
@@ -200,11 +201,7 @@ class PredictingService(MemberService):
             raise MalformedError(f"a {type(ask).__name__}, which is no ask here")
 
     def _greet(self, client: int, hello: Hello) -> None:
-        if (hello.protocol, hello.federation) != (frames.PROTOCOL, self._federation):
-            raise RefusedError(
-                f"protocol {hello.protocol} of the federation {hello.federation!r}; here it is "
-                f"{frames.PROTOCOL} and {self._federation!r}"
-            )
+        self._meet(client, hello, self._federation)
         terms = Terms(
             job=self._job,
             index=client,
@@ -274,7 +271,7 @@ def help_predict(
     folder = ClientFolder(config.federation.folder)
     settings = folder.settings()
     parameters, prepare = folder.model(), folder.preparation()
-    hello = Hello(frames.PROTOCOL, config.federation.name)
+    hello = Hello(frames.PROTOCOL, config.federation.name, VERSION)
     terms = frames.expect(channel.ask(frames.encode(hello)), Terms)
     folder.check_job(terms.job, terms.index)
     few = for_predicting(settings)

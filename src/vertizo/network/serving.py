@@ -30,7 +30,7 @@ from vertizo.network.frames import Done, Go, Hello, Keep, Next, Noted, Ready, Re
 from vertizo.network.job import choice_seed, settings_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.service import MemberService
-from vertizo.network.terms import LARGEST_DIM, check_hello, check_size
+from vertizo.network.terms import LARGEST_DIM, check_size
 from vertizo.network.transport import Answer, Rest
 from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
@@ -221,7 +221,7 @@ class FederationService(MemberService):
         self._offer(client)
 
     def _greet(self, client: int, hello: Hello) -> None:
-        check_hello(hello, self._served.name)
+        self._meet(client, hello, self._served.name)
         config, trial = self._archive.config, self._served.trial
         terms = frames.Terms(
             job=self._archive.run,
