@@ -1,8 +1,13 @@
 #!/usr/bin/env python
-"""Ask a party's health service: ``probe.py HOST:PORT [SERVICE]`` ends with 0 if it is serving."""
+"""Ask a party's health service: ``probe.py [HOST:PORT [SERVICE]]`` ends with 0 if it is serving.
+
+Without an address it asks at ``VERTIZO_SET__FEDERATION__HEALTH``; where that is not set, it ends
+with 0: commands other than ``serve`` and ``join`` have no such service.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 
 import grpc
@@ -24,6 +29,7 @@ def main(address: str, service: str = "") -> int:
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 3:
-        sys.exit(f"{sys.argv[0]} HOST:PORT [SERVICE]")
-    sys.exit(main(*sys.argv[1:]))
+    if len(sys.argv) > 3:
+        sys.exit(f"{sys.argv[0]} [HOST:PORT [SERVICE]]")
+    given = sys.argv[1:] or [os.environ.get("VERTIZO_SET__FEDERATION__HEALTH", "")]
+    sys.exit(main(*given) if given[0] else 0)

@@ -70,24 +70,24 @@ def test_the_compose_file_goes_from_nothing_to_predictions(tmp_path: Path, port:
             text = text.replace("/opt/tutorial", str(DEPLOY / "tutorial"))
             text = text.replace("/parties", str(tmp_path / "parties"))
             text = re.sub(r"^(hospital|0\.0\.0\.0):7443$", f"localhost:{port}", text)
-            return text.replace("0.0.0.0:9100", "127.0.0.1:0")
+            return re.sub(r"^[\d.]+:910\d$", "127.0.0.1:0", text)
 
         environment = {k: here(v) for k, v in service.get("environment", {}).items()}
-        return subprocess.Popen(
-            [here(word) for word in service["entrypoint"]],
-            env={
-                **os.environ,
-                **environment,
-                "PATH": f"{tools}:{os.environ['PATH']}",
-                "TUTORIAL_FILES": str(ROOT / "examples" / "federation"),
-                "XDG_STATE_HOME": str(tmp_path / f"{name}-state"),
-                "VERTIZO_LOG_FORMAT": "json",
-                "OMP_NUM_THREADS": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=(log := (tmp_path / f"{name}.log").open("ab")),
-            stderr=log,
-        )
+        environment |= {
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "TUTORIAL_FILES": str(ROOT / "examples" / "federation"),
+            "XDG_STATE_HOME": str(tmp_path / f"{name}-state"),
+            "VERTIZO_LOG_FORMAT": "json",
+            "OMP_NUM_THREADS": "1",
+        }
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [here(word) for word in service["entrypoint"]],
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     def run(*names: str) -> None:
         started = {name: start(name) for name in names}
@@ -160,9 +160,12 @@ def test_the_probe_says_what_health_says() -> None:
     pytest.importorskip("grpc_health")
     ready = [False]
 
-    def probe(*words: str) -> tuple[int, str]:
+    def probe(*words: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, str(DEPLOY / "probe.py"), *words], capture_output=True, text=True
+            [sys.executable, str(DEPLOY / "probe.py"), *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
         )
         return done.returncode, done.stderr.strip().rpartition(" ")[2]
 
@@ -170,7 +173,9 @@ def test_the_probe_says_what_health_says() -> None:
         place = f"127.0.0.1:{port}"
         assert probe(place) == (0, "SERVING")
         assert probe(place, SERVICE) == (1, "NOT_SERVING")
+        assert probe(VERTIZO_SET__FEDERATION__HEALTH=place) == (0, "SERVING")
     assert probe(place) == (1, "UNAVAILABLE")
+    assert probe() == (0, "")
 
 
 def test_the_charts_values_are_those_of_its_schema() -> None:
