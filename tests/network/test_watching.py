@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import urllib.request
 from contextlib import closing
@@ -177,6 +178,17 @@ def test_a_jobs_figures_are_those_of_its_folder(tmp_path: Path) -> None:
         first = scraped(ports[SERVER][0])
         mine = scraped(ports["north"][0])
         assert health(ports["north"][1]) == "SERVING"
+        # Both take up new certificates; the member shows its own at its next connection.
+        for name, server, members in ((SERVER, SERVER, []), ("north", None, ["north"])):
+            shutil.rmtree(tmp_path / "certs" / name)
+            issue(tmp_path / "certs", server, members, ["127.0.0.1"] if server else [], 30)
+
+            def days(name: str = name) -> float:
+                label = f'vertizo_certificate_days{{kind="own",party="{name}"}}'
+                return scraped(ports[name][0])[label]
+
+            assert until(lambda of=days: of() > 29, 10)
+            job.parties[name].says("a new certificate is in use")
         job.parties[SERVER].kill()
         assert until(lambda: health(ports["north"][1]) == "NOT_SERVING", 10)
         assert health(ports["north"][1], "") == "SERVING"
