@@ -8,9 +8,14 @@ RESULTS ?= benchmarks/results
 # PyTorch alone comes from here: PyPI's build for Linux brings 4 GB of GPU libraries. For those:
 # make demo TORCH_INDEX=https://pypi.org/simple
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TOOLS = .venv-tools
+# What a party installs: the base and these extras, on Linux with Python 3.11.
+PINNED = --extra psi --extra metrics --python-version 3.11 --python-platform x86_64-manylinux_2_28
+# PyTorch's CPU build, from its own index; make pins TORCH_PINS= takes PyPI's.
+TORCH_PINS ?= --torch-backend cpu
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test test-all check lowest docs bench bench-network install clean
+.PHONY: demo test test-all check lowest docs bench bench-network install pins sbom audit clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
@@ -56,6 +61,27 @@ bench-network: $(WITH_TESTS)  ## the network against bare gRPC streams, and FLAR
 
 install: $(WITH_TESTS)
 
+pins: build/pins.txt  ## what a party installs, each with its hashes: pip install --require-hashes -r build/pins.txt
+
+sbom: build/sbom.json  ## the same as a CycloneDX bill of materials
+
+audit: build/pins.txt  ## known vulnerabilities of the same; asks a service on the network
+	.ci/audit $(TOOLS)/bin/pip-audit build/pins.txt
+
+build/pins.txt: $(TOOLS)/installed pyproject.toml constraints.txt
+	mkdir -p build
+	$(TOOLS)/bin/uv pip compile --quiet --no-header --generate-hashes --no-emit-index-url $(TORCH_PINS) \
+		$(PINNED) -c constraints.txt pyproject.toml -o $@
+
+build/sbom.json: build/pins.txt
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --of JSON -o $@ build/pins.txt
+
+$(TOOLS)/installed: Makefile
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.9'
+	touch $@
+
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/vertizo/core/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --no-deps --retries 1 --index-url $(TORCH_INDEX) torch
@@ -71,4 +97,4 @@ $(WITH_JAX): $(WITH_TESTS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TOOLS) .venv-lowest build/pins.txt build/sbom.json .mypy_cache .ruff_cache .pytest_cache

@@ -352,7 +352,7 @@ def test_what_is_no_ledger(place: Place, tmp_path: Path) -> None:
     database = sqlite3.connect(place.path)
     database.execute("PRAGMA user_version = 3")
     database.close()
-    place.refused("has format 3; this version reads 2")
+    place.refused(r"has format 3; this is vertizo .*, which reads 2: use the version")
 
 
 def test_where_no_ledger_or_witness_can_be_made(place: Place) -> None:

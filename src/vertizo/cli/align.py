@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from rich.table import Table
 
+from vertizo.cli import log
 from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import PartyConfig, Settings, option
-from vertizo.cli.parties import connect, listening
+from vertizo.cli.parties import connect, identity, listening
 from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def align(
     ] = "private",
     overwrite: Annotated[bool, option("Replace an existing file.")] = False,
     settings: Settings = None,
+    log_format: log.LogFormat = "text",
 ) -> None:
     """Find the records that all parties have and write this party's rows of them."""
 
@@ -49,16 +51,14 @@ def align(
             )
         return TableToAlign(table, data.id, output, CsvFormat.of(data), overwrite)
 
-    errors = Console(stderr=True)
+    errors = log.errors()
     try:
         from vertizo.network.options import is_label_holder, load_join, load_serve
 
         if is_label_holder(config):
             holder = load_serve(config, settings or [])
             served, own = holder.federation, own_table(holder.data)
-            from vertizo.network.certificates import Credentials
-
-            credentials = Credentials.load(served.certificates)
+            credentials = identity(served)
 
             def serve(service: Service) -> AbstractContextManager[object]:
                 return listening(errors, f"aligns {table}", served, credentials, service)
@@ -68,7 +68,7 @@ def align(
             member = load_join(config, settings or [])
             options, own = member.federation, own_table(member.data)
             find = as_feature_holder(options.name, lambda: connect(options, errors), errors)
-        align_table(own, method, find, Console())
+        align_table(own, method, find, log.results())
     except KeyboardInterrupt:
         raise Interrupted("stopped; nothing was written") from None
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -15,6 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo.core.errors import Interrupted
+from vertizo.core.notices import Alarm
+
+if TYPE_CHECKING:
+    from vertizo.cli.log import Level
 
 
 def say(lines: str | Iterable[str], console: Console | None = None) -> None:
@@ -22,6 +26,24 @@ def say(lines: str | Iterable[str], console: Console | None = None) -> None:
     console = console or Console()
     for line in [lines] if isinstance(lines, str) else lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class JsonLines(Console):
+    """Hands on what a console is given to print, each line and each row of a table by itself."""
+
+    def __init__(self, write: Callable[[Level, str], None]) -> None:
+        super().__init__(stderr=True, force_terminal=False)
+        self._write = write
+
+    def print(self, *objects: Any, **_: Any) -> None:
+        """A level and a text for each object; tables are read row by row."""
+        for one in objects:
+            if isinstance(one, Table):
+                columns = [list(column.cells) for column in one.columns]
+                for cells in zip(*columns, strict=True):
+                    self._write("info", ": ".join(" ".join(str(cell).split()) for cell in cells))
+            else:
+                self._write("warning" if isinstance(one, Alarm) else "info", str(one))
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from vertizo.cli import log
 from vertizo.core.errors import ConfigError, Interrupted, UserError
 from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
@@ -142,6 +143,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may know no Greek
+    log.reset()
     try:
         arguments = sys.argv[1:] or ["--help"]
         sys.exit(program().main(arguments, prog_name="vertizo", standalone_mode=False))
@@ -160,5 +162,5 @@ def main() -> None:
 
 
 def _end(line: str, code: int) -> NoReturn:
-    print(f"vertizo: {line}", file=sys.stderr)
+    log.end(line, failed=code != 130)
     sys.exit(code)

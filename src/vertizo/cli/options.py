@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,12 +49,20 @@ def complete_runs(incomplete: str) -> list[str]:
     )
 
 
+def _with_environment(given: list[str] | None) -> list[str]:
+    """Settings of the environment, which those of the command line follow and override."""
+    from vertizo.config.environment import settings_of
+
+    return [*settings_of(os.environ), *(given or [])]
+
+
 Settings = Annotated[
     list[str] | None,
     option(
         "Override a key of the configuration, such as method.name=vafl. Can be repeated.",
         "KEY=VALUE",
         "--set",
+        callback=_with_environment,
     ),
 ]
 AsJson = Annotated[bool, option("Print the result as one line of JSON.", None, "--json")]

@@ -15,15 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vertizo.cli import log
 from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import AsJson, PartyConfig, Settings, argument, option
 from vertizo.core.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from vertizo.network.certificates import Credentials
+    from vertizo.network.grpc import GrpcServer
     from vertizo.network.grpc_channel import GrpcChannel
     from vertizo.network.joining import Joined, Progress
     from vertizo.network.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
+    from vertizo.network.rotation import Rotation
     from vertizo.network.transport import Service
 
 STOPPED = "stopped; the same command continues the job"
@@ -59,7 +62,12 @@ def certs(
     )
 
 
-def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = False) -> None:
+def serve(
+    config: PartyConfig,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    log_format: log.LogFormat = "text",
+) -> None:
     """Serve a job as the label holder, or continue it."""
     try:
         from vertizo.network.options import load_serve
@@ -77,25 +85,30 @@ def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = Fals
 
 def _served(config: ServeConfig) -> dict[str, Any]:
     """Serve one job to its end, new or where its folder says it was; the summary."""
-    from vertizo.network.certificates import Credentials
-
     served = config.federation
-    credentials = Credentials.load(served.certificates)
+    credentials = identity(served)
     import torch
 
     from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.figures import ServedFigures
     from vertizo.network.serving import FederationService
+    from vertizo.network.watching import figures_at, health_at
     from vertizo.run.folder import RunFolder
 
-    errors = Console(stderr=True)
+    errors = log.errors()
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     service = FederationService(config, lambda line: say(line, errors))
-    with service, stop_requests() as stopped:
+    serves = f"serves {served.name}"
+    is_open = threading.Event()
+    health = health_at(served.health, lambda: is_open.is_set() and service.failure is None)
+    with health, service, stop_requests() as stopped:
         with (
-            listening(errors, f"serves {served.name}", served, credentials, service),
+            listening(errors, serves, served, credentials, service) as net,
+            figures_at(served.metrics, ServedFigures(service, net, served.name, credentials.name)),
             live_bar(errors, served.name, FederationService.progress) as show,
         ):
+            is_open.set()
             before, noted = "", False
             while not service.finished.wait(TICK):
                 service.tick()
@@ -132,12 +145,15 @@ def _show_served(summary: dict[str, Any], folder: Path) -> None:
     table.add_row("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"]))
     table.add_row("bytes down", size_text(summary["bytes_down"]))
     table.add_row("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"]))
-    Console().print(table)
+    out = log.results()
+    out.print(table)
     said = (f"{name}: {words}" for name, words in statements(summary))
-    say([*said, f"run folder: {folder}"])
+    say([*said, f"run folder: {folder}"], out)
 
 
-def join(config: PartyConfig, settings: Settings = None) -> None:
+def join(
+    config: PartyConfig, settings: Settings = None, log_format: log.LogFormat = "text"
+) -> None:
     """Join a job as a feature holder, or continue it."""
     try:
         from vertizo.network.options import load_join
@@ -150,30 +166,44 @@ def join(config: PartyConfig, settings: Settings = None) -> None:
     from vertizo.run.summary_figures import size_text
 
     sent, folder = size_text(done.sent), chosen.federation.folder
-    print(f"done: {done.queries:,} queries, {sent} sent, run folder: {folder}")
-    print(f"privacy of what this party sent: {done.own_words}")
-    print(f"privacy, as the label holder says: {done.words}")
+    lines = (
+        f"done: {done.queries:,} queries, {sent} sent, run folder: {folder}",
+        f"privacy of what this party sent: {done.own_words}",
+        f"privacy, as the label holder says: {done.words}",
+    )
+    say(lines, log.results())
 
 
 def _joined(config: JoinConfig) -> Joined:
     """Take part in one job to its end, new or where the folder says it was."""
     from vertizo.core.memory import keep_freed_memory
     from vertizo.network.client_folder import ClientFolder
+    from vertizo.network.figures import JoinedFigures
     from vertizo.network.joining import Joined, Member
+    from vertizo.network.watching import figures_at, health_at
 
     known = ClientFolder(config.federation.folder).finished()
     if known is not None:
         return Joined(**known)
-    errors = Console(stderr=True)
+    errors, options = log.errors(), config.federation
     keep_freed_memory()
     with (
-        closing(connect(config.federation, errors)) as channel,
-        live_bar(errors, config.federation.name, _queries) as show,
+        closing(connect(options, errors)) as channel,
+        live_bar(errors, options.name, _queries) as show,
         _terminable(),
-        Member(config, channel, progress=show or (lambda here: None)) as member,
+        health_at(options.health, lambda: channel.is_connected),
     ):
-        say((f"note: {note}" for note in member.made.notes), errors)
-        return member.run()
+
+        def note(here: Progress) -> None:
+            figures.progress = here
+            if show is not None:
+                show(here)
+
+        member = Member(config, channel, progress=note)
+        figures = JoinedFigures(member, channel, options.name, channel.credentials.name)
+        with figures_at(options.metrics, figures), member:
+            say((f"note: {note}" for note in member.made.notes), errors)
+            return member.run()
 
 
 def _queries(here: Progress) -> tuple[float, str]:
@@ -206,28 +236,56 @@ def _told_apart(path: Path, *, serves: bool) -> Iterator[None]:
 @contextmanager
 def listening(
     console: Console, does: str, served: ServeOptions, credentials: Credentials, service: Service
-) -> Iterator[None]:
+) -> Iterator[GrpcServer]:
     """Let the members reach a service of the label holder; say where it listens."""
     from vertizo.network.grpc import GrpcServer
 
-    server = GrpcServer(service, listen=served.listen, credentials=credentials, rate=served.rate)
+    server = GrpcServer(
+        service,
+        listen=served.listen,
+        credentials=credentials,
+        rate=served.rate,
+        latest=rotation(served, credentials, console),
+    )
     with server as net:
         host = served.listen.rpartition(":")[0]
         say(f"{credentials.name} {does} at {host}:{net.port}", console)
-        yield
+        yield net
+
+
+def identity(options: ServeOptions | JoinOptions) -> Credentials:
+    """This party's certificate and key; from here on the log names the party and the job."""
+    from vertizo.network.certificates import Credentials
+
+    log.about(options.name)
+    credentials = Credentials.load(options.certificates)
+    log.about(options.name, credentials.name)
+    return credentials
+
+
+def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: Console) -> Rotation:
+    """The credentials of a party, those from its folder as soon as they are replaced there."""
+    from vertizo.network.options import ServeOptions
+    from vertizo.network.rotation import Rotation
+
+    serving = isinstance(options, ServeOptions)
+    return Rotation(
+        options.certificates, first, serving=serving, tell=lambda line: say(line, console)
+    )
 
 
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     """A channel to the label holder; it reports trouble on the console."""
-    from vertizo.network.certificates import Credentials
     from vertizo.network.grpc_channel import GrpcChannel
 
+    credentials = identity(options)
     return GrpcChannel(
         options.server,
-        Credentials.load(options.certificates),
+        credentials,
         patience=options.patience,
         server_name=options.server_name,
         on_trouble=lambda line: say(line, console),
+        latest=rotation(options, credentials, console),
     )
 
 

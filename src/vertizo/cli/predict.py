@@ -7,11 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
+from vertizo.cli import log
 from vertizo.cli.console import counted, live_bar, say
 from vertizo.cli.options import Settings, argument, complete_runs, option
-from vertizo.cli.parties import TICK, connect, listening, stop_requests
+from vertizo.cli.parties import TICK, connect, identity, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import Encoding, Head
 
@@ -59,6 +58,7 @@ def predict(
         ),
     ] = None,
     settings: Settings = None,
+    log_format: log.LogFormat = "text",
 ) -> None:
     """Predict new records, from a run folder or together with all parties over the network."""
     chosen = head or "private"
@@ -154,12 +154,11 @@ def predict_offline(
         some = "" if found.scored == count else f" ({found.scored:,} have a label)"
         lines.append(f"scores{some}: {figures}")
     lines.append(f"privacy: {coverage_of(predictor.summary['privacy'], head)}")
-    print("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
+    say(lines, log.errors() if out is None else log.results())
 
 
 def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, head: Head) -> None:
     """Predict with all parties; the label holder alone gets the predictions."""
-    from vertizo.network.certificates import Credentials
     from vertizo.network.options import load_serve
     from vertizo.network.predicting import PredictingService
     from vertizo.run.prediction import check_file, coverage_of, frame_of, write_file
@@ -167,8 +166,8 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, hea
     check_file(out)
     config = load_serve(path, settings)
     column, records = _new_records(config, data)
-    credentials = Credentials.load(config.federation.certificates)
-    errors = Console(stderr=True)
+    credentials = identity(config.federation)
+    errors = log.errors()
     service = PredictingService(config, records, lambda line: say(line, errors), head)
 
     def words() -> tuple[float, str]:
@@ -189,8 +188,8 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, hea
     keys = records.frame[column]
     frame = frame_of(service.task, service.class_names, service.logits(), keys)
     write_file(frame, out)
-    print(f"{frame.height:,} predictions written to {out}")
-    print(f"privacy: {coverage_of(service.privacy, head)}")
+    said = f"{frame.height:,} predictions written to {out}"
+    say([said, f"privacy: {coverage_of(service.privacy, head)}"], log.results())
 
 
 def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
@@ -200,11 +199,12 @@ def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
 
     config = load_join(path, settings)
     _, records = _new_records(config, data)
-    errors = Console(stderr=True)
+    errors = log.errors()
     bar = live_bar(errors, "embedding", lambda share: (share, "sent"))
     with closing(connect(config.federation, errors)) as channel, bar as show, understood():
         count = help_predict(config, records, channel, show or (lambda share: None))
-    print(f"{count:,} records embedded for the label holder; predictions are its own")
+    said = f"{count:,} records embedded for the label holder; predictions are its own"
+    say(said, log.results())
 
 
 def _new_records(config: ServeConfig | JoinConfig, data: Path) -> tuple[str, NewRecords]:

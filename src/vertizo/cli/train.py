@@ -45,14 +45,16 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train one federation in this process and write a run folder."""
+    from vertizo.config.environment import Variable, source_of
+
     if resume is None:
         from vertizo.config import schema
 
         chosen = schema.load(config, settings or [])  # refused before PyTorch is imported
     elif config is not None or settings or out is not None:
-        raise ConfigError(
-            "--resume continues a run as configured; leave out CONFIG, --set and --out"
-        )
+        set_ = [source_of(one) for one in settings or [] if isinstance(one, Variable)]
+        what = ", ".join(["CONFIG, --set and --out", *set_])
+        raise ConfigError(f"--resume continues a run as configured; leave out {what}")
     from vertizo.core.registry import short
     from vertizo.run import summary_figures, tracking
     from vertizo.run.folder import RunFolder, new_folder

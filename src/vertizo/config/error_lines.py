@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from vertizo.config.environment import source_of, variable_of
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
 from vertizo.core.registry import FOREIGN
@@ -147,11 +148,11 @@ def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
 def _setting(text: str) -> tuple[list[str], Any]:
     key, separator, value = text.partition("=")
     if not separator or not all(key.split(".")):
-        raise ConfigError(f"--set {text}: write key=value, for example epochs=20")
+        raise ConfigError(f"{source_of(text)}: write key=value, for example epochs=20")
     try:
         return key.split("."), yaml.load(value, _Loader)
     except (yaml.YAMLError, ValueError):
-        raise ConfigError(f"--set {text}: {value!r} is not a YAML value") from None
+        raise ConfigError(f"{source_of(text)}: {value!r} is not a YAML value") from None
 
 
 def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None:
@@ -170,6 +171,21 @@ def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None
     if chooses and node.get(last, getattr(default, last)) != value:
         node.clear()
     node[last] = value
+
+
+def refusal(
+    problem: ValidationError, root: type[Options], source: str, settings: Sequence[str]
+) -> ConfigError:
+    """The first wrong key, under the name of the file, or of the variable that set it."""
+    error = problem.errors()[0]
+    path, *_ = _follow(error["loc"], root)
+    places = [path]
+    if error["type"].startswith("union_tag"):  # the path leaves out the key that chooses
+        places += [[*path, tag] for tag in TAGS]
+    elif isinstance(error["input"], dict):  # somebody set a key below what has none
+        places += [[*path, key] for key in error["input"]]
+    place = next(filter(None, (variable_of(each, settings) for each in places)), source)
+    return ConfigError(f"{place}: {explain(problem, root)}")
 
 
 def explain(problem: ValidationError, root: type[Options]) -> str:

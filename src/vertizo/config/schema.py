@@ -19,7 +19,7 @@ from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
 from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
-from vertizo.config.error_lines import explain, write_yaml
+from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.links import Links, check_activation
 from vertizo.config.optimizer import OptimizerConfig
@@ -379,11 +379,13 @@ def load(
     """
     source = "--set" if path is None else str(path)
     tree = config_tree.read(path, overrides, variant, ExperimentConfig())
-    return parse(tree, source)
+    return parse(tree, source, overrides)
 
 
-def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentConfig:
-    """A configuration from nested mappings; ``source`` is named in errors."""
+def parse(
+    tree: Mapping[str, Any], source: str = "configuration", settings: Sequence[str] = ()
+) -> ExperimentConfig:
+    """A configuration from nested mappings; errors name ``source``, or a variable's setting."""
     if "federation" in tree:
         raise ConfigError(
             f"{source} has a section federation, of a real party; it is for `vertizo serve` or "
@@ -392,4 +394,4 @@ def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentC
     try:
         return ExperimentConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {explain(error, ExperimentConfig)}") from None
+        raise refusal(error, ExperimentConfig, source, settings) from None

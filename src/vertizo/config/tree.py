@@ -11,6 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from vertizo.config.environment import source_of
 from vertizo.config.error_lines import override, read_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options
@@ -42,8 +43,9 @@ def read(
     else:
         if variant not in entries and variant not in METHODS:
             raise ConfigError(f"--methods {variant}: {_unknown(variant, [*entries, *METHODS])}")
-        if any(setting.split("=")[0] in ("method", "method.name") for setting in overrides):
-            raise ConfigError("--set method.name contradicts --methods; leave one of them out")
+        names = [s for s in overrides if s.split("=")[0] in ("method", "method.name")]
+        if names:
+            raise ConfigError(f"{source_of(names[0])} contradicts --methods; leave one of them out")
         tree = with_entry(tree, entries.get(variant, {}), variant)
     override(tree, overrides, defaults)
     make_absolute(tree, Path.cwd() if path is None else path.parent)

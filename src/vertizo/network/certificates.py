@@ -57,7 +57,7 @@ class Credentials:
             ConfigError: a file is missing, is no PEM, or does not go with the others; or the
                 certificate does not hold today.
         """
-        files = _find(folder)
+        files = files_of(folder)
         authority, certificate, key = map(read, files)
         trusted = certificates(files[0], authority)
         chain = certificates(files[1], certificate)
@@ -89,7 +89,7 @@ class Credentials:
             )
 
 
-def _find(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
     """The authority's file, the certificate's and the key's, in whichever layout they lie."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name the one with {CERTIFICATE} and {KEY}")
@@ -197,3 +197,9 @@ def common_name(file: Path, certificate: Certificate) -> str:
             f"{file} has {len(names)} common names; it must have one, which is the party's name"
         )
     return str(names[0].value)
+
+
+def common_name_of(certificate: Certificate) -> str:
+    """The name for people, of whatever certificate: its common name, or all that it says."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else certificate.subject.rfc4514_string()

@@ -35,6 +35,7 @@ from vertizo.core.errors import (
     TruncatedError,
     WireError,
 )
+from vertizo.network.versions import PROTOCOL as PROTOCOL
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose, WirePurpose
 from vertizo.run.traffic import rows_at_once
@@ -42,7 +43,6 @@ from vertizo.run.traffic import rows_at_once
 if TYPE_CHECKING:
     from vertizo.run.build_parties import MadeClient
 
-PROTOCOL = 2
 HEADER = struct.Struct("<2sBBI")
 MAGIC = b"VC"
 MAX_BODY = 2**20
@@ -55,11 +55,16 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     pass
 
 
-class Hello(_Frame, frozen=True, tag=1):
-    """A member introduces itself; who it is, its certificate says."""
+class Hello(_Frame, frozen=True, tag=1, forbid_unknown_fields=False):
+    """A member introduces itself; who it is, its certificate says.
+
+    Later versions may add fields, so that this one can still name what it does not speak.
+    """
 
     protocol: Count
     federation: Name
+    version: Name = ""
+    """Of its vertizo."""
 
 
 class Terms(_Frame, frozen=True, tag=2):
@@ -173,8 +178,10 @@ def decode(frame: bytes) -> Frame:
     if len(frame) < HEADER.size:
         raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
     magic, version, reserved, length = HEADER.unpack_from(frame)
-    if magic != MAGIC or version != wire.VERSION or reserved:
-        raise MalformedError(f"a frame of {magic!r} {version}.{reserved}, which is none of ours")
+    if magic != MAGIC:
+        raise MalformedError(f"a frame of {magic!r}, which is none of ours")
+    if version != wire.VERSION or reserved:
+        raise MalformedError(wire.other_version(version, reserved))
     if length != len(frame) - HEADER.size or length > MAX_BODY:
         raise MalformedError(f"a body of {length} bytes in a frame of {len(frame)}")
     try:

@@ -9,21 +9,30 @@ who asks. When a stream breaks, the member opens another and asks the same again
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 import threading
 import time
 from concurrent.futures import Future
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from cryptography.x509 import load_pem_x509_certificate
+
 from vertizo.core.errors import RunError, VertizoError
+from vertizo.network import versions
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc_channel import METHOD, GrpcChannel, address, grpc_module, keepalive
+from vertizo.network.grpc_channel import (
+    METHOD,
+    GrpcChannel,
+    address,
+    grpc_module,
+    keepalive,
+    why_not_listening,
+)
 from vertizo.network.transport import Answer, Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 __all__ = ["GrpcChannel", "GrpcServer"]
 
@@ -43,6 +52,7 @@ class GrpcServer:
         credentials: the label holder's.
         rate: asks of one member in a second, on average, with a burst of a second's; without it,
             as many as are answered. Members above it wait.
+        latest: what is shown to those who connect from then on; default: ``credentials``, always.
         keepalive_seconds: of silence after which the other side is asked for a sign of life, which
             may take two or three times as long. More, where lines are slow and asks are long.
     """
@@ -54,6 +64,7 @@ class GrpcServer:
         listen: str,
         credentials: Credentials,
         rate: float | None = None,
+        latest: Callable[[], Credentials] | None = None,
         keepalive_seconds: float = 10.0,
     ) -> None:
         credentials.check_use(serving=True)
@@ -61,7 +72,11 @@ class GrpcServer:
         self._service = service
         self._members = frozenset(service.members)
         self._listen = listen
-        self._credentials = credentials
+        self._latest = latest or (lambda: credentials)
+        self.seen: dict[str, datetime] = {}
+        """When the certificates expire that members showed last."""
+        self.strangers = 0
+        """Connections that were refused, of parties that are no members."""
         self._rate, self._keepalive_seconds = rate, keepalive_seconds
         self._streams: dict[str, _Stream] = {}
         self._paces: dict[str, _Pace] = {}
@@ -99,18 +114,18 @@ class GrpcServer:
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
         package, method = METHOD.strip("/").split("/")
-        mine, handler = self._credentials, grpc.stream_stream_rpc_method_handler(self._stream)
+        shown, handler = self.credentials, grpc.stream_stream_rpc_method_handler(self._stream)
         generic = grpc.method_handlers_generic_handler(package, {method: handler})
         server.add_generic_rpc_handlers((generic,))
         try:
-            shown = grpc.ssl_server_credentials(
-                [(mine.key, mine.certificate)], mine.authority, require_client_auth=True
+            credentials = grpc.dynamic_ssl_server_credentials(
+                _configured(shown), self._renewed(shown), require_client_authentication=True
             )
-            port = server.add_secure_port(self._listen, shown)
+            port = server.add_secure_port(self._listen, credentials)
             await server.start()
         except RuntimeError:
             await server.stop(None)
-            line = f"cannot listen on {self._listen}: {_why(self._listen)}"
+            line = f"cannot listen on {self._listen}: {why_not_listening(self._listen)}"
             started.set_exception(RunError(line))
             return
         except BaseException as error:
@@ -121,6 +136,21 @@ class GrpcServer:
         for stream in list(self._streams.values()):
             stream.end(grpc.StatusCode.UNAVAILABLE, "the server is closing")
         await server.stop(CLOSING_SECONDS)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What is shown to whoever connects now."""
+        return self._latest()
+
+    def _renewed(self, shown: Credentials) -> Callable[[], Any]:
+        """For gRPC to ask at each handshake: what is shown from here on, None for no change."""
+
+        def fetch() -> Any:
+            nonlocal shown
+            before, shown = shown, self.credentials
+            return None if shown == before else _configured(shown)
+
+        return fetch
 
     def _options(self) -> list[tuple[str, int]]:
         return [
@@ -139,10 +169,13 @@ class GrpcServer:
         names = context.auth_context().get("x509_common_name", [])
         member = names[0].decode(errors="replace") if len(names) == 1 else ""
         if member not in self._members:
+            self.strangers += 1
             log.warning("refused %s, who calls itself %r", context.peer(), member)
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"{member!r} is no member of this federation"
             )
+        shown = context.auth_context().get("x509_pem_cert", [b""])[0]
+        self.seen[member] = load_pem_x509_certificate(shown).not_valid_after_utc
         stream = _Stream()
         before, self._streams[member] = self._streams.get(member), stream
         if before is not None:
@@ -168,7 +201,9 @@ class GrpcServer:
         """Asks and answers in turn, until either side ends it."""
         grpc = grpc_module()
         loop = asyncio.get_running_loop()
-        await context.send_initial_metadata(())  # tells the member that it is connected
+        await context.send_initial_metadata(
+            versions.METADATA
+        )  # tells the member that it is connected
         while stream.reason is None:
             if wait := pace.wait():
                 await asyncio.sleep(wait)
@@ -195,6 +230,12 @@ class GrpcServer:
             stream.answer = None
             if rest is not None:
                 rest()
+
+
+def _configured(shown: Credentials) -> Any:
+    """Credentials as gRPC takes them."""
+    pair = (shown.key, shown.certificate)
+    return grpc_module().ssl_server_certificate_configuration([pair], shown.authority)
 
 
 class _Stream:
@@ -249,20 +290,3 @@ class _Pace:
         now, each = time.monotonic(), 1 / self._rate
         self._due = max(self._due, now) + each
         return max(0.0, self._due - now - max(1.0, each))
-
-
-def _why(listen: str) -> str:
-    """Why an address cannot be listened on, which gRPC does not say."""
-    host, port = address("listen", listen)
-    try:
-        for family, kind, protocol, _, place in socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind(place)
-                trial.listen()
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        return f"port {port} is in use" if in_use else str(error.strerror or error)
-    return "the address was refused"

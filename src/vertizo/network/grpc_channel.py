@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.notices import Alarm
+from vertizo.network import versions
 from vertizo.network.certificates import Credentials
 
 METHOD = "/vertizo.Parties/Ask"
@@ -43,6 +47,23 @@ def address(what: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def why_not_listening(listen: str) -> str:
+    """Why an address cannot be listened on, which gRPC does not say."""
+    host, port = address("listen", listen)
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(place)
+                trial.listen()
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        return f"port {port} is in use" if in_use else str(error.strerror or error)
+    return "the address was refused"
+
+
 def keepalive(seconds: float) -> list[tuple[str, int]]:
     """Ask for a sign of life after so much silence, whether or not there is an open ask.
 
@@ -72,6 +93,7 @@ class GrpcChannel:
         server_name: in the server's certificate, where it is reached under another one.
         on_trouble: is told in one line that the connection is lost, and that it is back.
         largest_answer: bytes that an answer may have.
+        latest: what each connection is made with; default: ``credentials``, always.
         keepalive_seconds: of silence after which the server is asked for a sign of life.
     """
 
@@ -84,12 +106,13 @@ class GrpcChannel:
         server_name: str | None = None,
         on_trouble: Callable[[str], None] = lambda line: None,
         largest_answer: int = LARGEST_ANSWER,
+        latest: Callable[[], Credentials] | None = None,
         keepalive_seconds: float = 10.0,
     ) -> None:
         credentials.check_use(serving=False)
         host, _ = address("server", server)
         self._server = server
-        self._credentials = credentials
+        self._latest = latest or (lambda: credentials)
         self._patience = patience
         self._tell = on_trouble
         self._options: list[tuple[str, int | str]] = [
@@ -108,6 +131,7 @@ class GrpcChannel:
         self._link: _Link | None = None
         self._trouble: _Trouble | None = None
         self._closed = threading.Event()
+        self._heard = time.monotonic()
 
     def ask(self, frame: bytes) -> bytes:
         """As for a `Channel`."""
@@ -116,7 +140,7 @@ class GrpcChannel:
         while not self._closed.is_set():
             try:
                 if self._link is None:
-                    self._link = _Link(self._server, self._credentials, self._options)
+                    self._link = _Link(self._server, self.credentials, self._options)
                 answer = self._link.ask(frame, self._trouble)
             except grpc.RpcError as error:
                 self._drop()
@@ -131,9 +155,25 @@ class GrpcChannel:
                 self._drop()
                 raise
             else:
-                self._trouble = None
+                self._trouble, self._heard = None, time.monotonic()
                 return answer
         raise RunError(f"the connection to {self._server} was closed on this side")
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the next connection is made with."""
+        return self._latest()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the server has taken the stream that is open."""
+        link = self._link
+        return link is not None and link.is_taken
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last answer."""
+        return time.monotonic() - self._heard
 
     def close(self) -> None:
         """As for a `Channel`; an ask that waits in another thread ends."""
@@ -160,7 +200,7 @@ class GrpcChannel:
             if trouble.refusals >= REFUSALS:
                 raise RunError(
                     f"{self._server} closes the connection right after the handshake; most likely "
-                    f"it does not accept the certificate of {self._credentials.name!r}: of another "
+                    f"it does not accept the certificate of {self.credentials.name!r}: of another "
                     f"authority, no member's, or expired by its clock"
                 )
         else:
@@ -179,21 +219,24 @@ class _Link:
         self, server: str, credentials: Credentials, options: list[tuple[str, int | str]]
     ) -> None:
         grpc = grpc_module()
+        self._server = server
         shown = grpc.ssl_channel_credentials(
             credentials.authority, credentials.key, credentials.certificate
         )
         self._channel = grpc.secure_channel(server, shown, options=options)
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None))
-        self._taken = False
+        self.is_taken = False
 
     def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
         """Send, tell of trouble that is over once the server has taken the stream, and wait."""
         self._frames.put(frame)
-        if not self._taken:
-            self._call.initial_metadata()  # returns as well when there is no connection
+        if not self.is_taken:
+            said = self._call.initial_metadata()  # returns as well when there is no connection
+            if problem := versions.problem(f"the label holder at {self._server}", said or ()):
+                raise RunError(problem)
             if self._call.is_active():
-                self._taken = True
+                self.is_taken = True
                 if trouble is not None:
                     trouble.connected()
         answer: bytes = next(self._call)
@@ -229,7 +272,7 @@ class _Trouble:
         self._connected = None
         if self._told < 1:
             self._told = 1
-            self._tell(f"no connection to {self._server}: {reason}; trying again")
+            self._tell(Alarm(f"no connection to {self._server}: {reason}; trying again"))
 
     def connected(self) -> None:
         """There is one again."""

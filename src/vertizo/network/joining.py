@@ -26,6 +26,7 @@ from vertizo.core.errors import (
     WireError,
 )
 from vertizo.core.randomness import Stream
+from vertizo.core.version import VERSION
 from vertizo.data import party_table
 from vertizo.data.prepare import prepare
 from vertizo.models.base import copied
@@ -119,7 +120,7 @@ class Member:
 
     def _open(self) -> None:
         """Hear the terms, make the party, and resume where the folder says it was."""
-        hello = frames.encode(Hello(frames.PROTOCOL, self._options.name))
+        hello = frames.encode(Hello(frames.PROTOCOL, self._options.name, VERSION))
         self.terms = terms = frames.expect(self._channel.ask(hello), Terms)
         if not terms.index < len(terms.members):
             raise MalformedError(f"client {terms.index} of {len(terms.members)} members")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from vertizo.config import tree as config_tree
-from vertizo.config.error_lines import explain, override, read_yaml
+from vertizo.config.error_lines import override, read_yaml, refusal
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
@@ -62,6 +62,10 @@ class ServeOptions(Options):
     sync: bool = False
     """Whether to write each query to disk before it is answered, so that the job survives a power
     cut as well as the end of the process. A ledger's entries always are."""
+    metrics: Address | None = None
+    """Address of figures for Prometheus, without encryption. Default: none are given."""
+    health: Address | None = None
+    """Address of gRPC's health service, without encryption. Default: there is none."""
     trial: bool = False
     """Derive all randomness from `seed`, secrets too: for trying out; no guarantee holds."""
 
@@ -167,6 +171,10 @@ class JoinOptions(Options):
     """Seconds to keep trying while the label holder cannot be reached."""
     sync: bool = False
     """Whether to write each message to disk before it is acted on, to survive a power cut too."""
+    metrics: Address | None = None
+    """Address of figures for Prometheus, without encryption. Default: none are given."""
+    health: Address | None = None
+    """Address of gRPC's health service, without encryption. Default: there is none."""
     trial: bool = False
     """Whether to take part in a trial, where all randomness follows from a public seed."""
     require: dict[str, Any] = Field(default_factory=dict)
@@ -199,7 +207,7 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
     tree = config_tree.read(path, overrides, None, ExperimentConfig())
-    return _validated(tree, path, ServeConfig)
+    return _validated(tree, path, ServeConfig, overrides)
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
@@ -208,10 +216,12 @@ def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
     override(tree, overrides, OwnTable())
     _section(tree, path)
     config_tree.make_absolute(tree, path.parent)
-    return _validated(tree, path, JoinConfig)
+    return _validated(tree, path, JoinConfig, overrides)
 
 
-def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
+def _validated(
+    tree: dict[str, Any], path: Path, kind: type[Loaded], settings: Sequence[str]
+) -> Loaded:
     """The configuration; its paths are looked for beside the file, so that it works anywhere."""
     section = _section(tree, path)
     for key in ("certificates", "folder"):
@@ -220,7 +230,7 @@ def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {explain(error, kind)}") from None
+        raise refusal(error, kind, str(path), settings) from None
 
 
 def _section(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
 from vertizo.core.names import Head
+from vertizo.core.notices import Alarm
 from vertizo.core.randomness import Stream
+from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
 from vertizo.data.tabular.csv_lines import CsvFormat
@@ -161,10 +163,12 @@ class PredictingService(MemberService):
 
     def _refuse(self, client: int, words: str) -> None:
         """Tell a member why not, and people, once for each reason on end."""
+        self._refused[client] += 1
         if self._refusals.get(client) != words:
             self._refusals[client] = words
+            member = self.members[client]
             self._notice(
-                f"{self.members[client]} was refused: {words}; waiting for it to be started again"
+                Alarm(f"{member} was refused: {words}; waiting for it to be started again")
             )
         self._answer(client, Refusal(words))
 
@@ -173,7 +177,7 @@ class PredictingService(MemberService):
         with self._lock:
             _, names = self._silent(map(self.members.index, self.missing()))
         if names:
-            self._notice(f"silent: {names}; waiting for them")
+            self._notice(Alarm(f"silent: {names}; waiting for them"))
 
     def _take(self, client: int, frame: bytes) -> None:
         if frames.is_party_frame(frame):
@@ -195,11 +199,7 @@ class PredictingService(MemberService):
             raise MalformedError(f"a {type(ask).__name__}, which is no ask here")
 
     def _greet(self, client: int, hello: Hello) -> None:
-        if (hello.protocol, hello.federation) != (frames.PROTOCOL, self._federation):
-            raise RefusedError(
-                f"protocol {hello.protocol} of the federation {hello.federation!r}; here it is "
-                f"{frames.PROTOCOL} and {self._federation!r}"
-            )
+        self._meet(client, hello, self._federation)
         terms = Terms(
             job=self._job,
             index=client,
@@ -269,7 +269,7 @@ def help_predict(
     folder = ClientFolder(config.federation.folder)
     settings = folder.settings()
     parameters, prepare = folder.model(), folder.preparation()
-    hello = Hello(frames.PROTOCOL, config.federation.name)
+    hello = Hello(frames.PROTOCOL, config.federation.name, VERSION)
     terms = frames.expect(channel.ask(frames.encode(hello)), Terms)
     folder.check_job(terms.job, terms.index)
     few = for_predicting(settings)

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from threading import Event, RLock
 
+from vertizo.core.version import VERSION
 from vertizo.network import frames
 from vertizo.network.options import ServeOptions
+from vertizo.network.terms import check_hello
 from vertizo.network.transport import Answer
+from vertizo.network.versions import named
 
 
 class MemberService:
@@ -29,11 +32,31 @@ class MemberService:
         self._heard = [time.monotonic()] * len(self.members)
         self._waited_since: dict[int, float] = {}
         self._named: set[int] = set()
+        self._met: set[int] = set()
+        self._refused = [0] * len(self.members)
+
+    def _meet(self, client: int, hello: frames.Hello, federation: str) -> None:
+        """Find that a member can be spoken to; RefusedError if not. Name another version once."""
+        member = self.members[client]
+        check_hello(hello, federation, member)
+        other = hello.version not in ("", VERSION)
+        if other and client not in self._met:
+            self._met.add(client)
+            self._notice(f"{member} runs {named(hello.version)}, this is vertizo {VERSION}")
 
     def gone(self, member: str) -> None:
         """As of a `vertizo.network.transport.Service`."""
         with self._lock:
             self._pending.pop(self.members.index(member), None)
+
+    def silences(self) -> dict[str, float]:
+        """Seconds since each member did something that is needed, or since the start."""
+        now = time.monotonic()
+        return {m: now - heard for m, heard in zip(self.members, self._heard, strict=True)}
+
+    def refusals(self) -> dict[str, int]:
+        """How many asks of each member were refused."""
+        return dict(zip(self.members, self._refused, strict=True))
 
     def _answer(self, client: int, *parts: frames.Frame | bytes) -> None:
         """Answer a member's open ask, if there is one."""

@@ -23,13 +23,14 @@ from vertizo.core.errors import (
     RunError,
     WireError,
 )
+from vertizo.core.notices import Alarm
 from vertizo.network import frames
 from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
 from vertizo.network.frames import Done, Go, Hello, Keep, Next, Noted, Ready, Refusal, Send, Sent
 from vertizo.network.job import choice_seed, settings_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.service import MemberService
-from vertizo.network.terms import LARGEST_DIM, check_hello, check_size
+from vertizo.network.terms import LARGEST_DIM, check_size
 from vertizo.network.transport import Answer, Rest
 from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
@@ -38,7 +39,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import WirePurpose
 from vertizo.run.job_state import JobState
 from vertizo.run.summary_figures import metric_text, size_text
-from vertizo.run.traffic import UPLOAD_BYTES
+from vertizo.run.traffic import UPLOAD_BYTES, Traffic
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""
@@ -64,7 +65,6 @@ class FederationService(MemberService):
         """What made the service stop answering, if something did."""
         self._served = config.federation
         self._archive = Archive(config.experiment(), self._served)
-        self._refused = [0] * len(self.members)
 
     def __enter__(self) -> Self:
         try:
@@ -92,6 +92,11 @@ class FederationService(MemberService):
     def state(self) -> JobState | None:
         """Where the job stands; None until all members were ready."""
         return self._archive.state
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes so far, over all processes that served the job."""
+        return self._archive.traffic
 
     @property
     def _state(self) -> JobState:
@@ -181,7 +186,7 @@ class FederationService(MemberService):
         times = self._refused[client]
         if times <= TOLD or times % 1000 == 0:
             often = "" if times <= TOLD else f", {times:,} times"
-            self._notice(f"{self.members[client]} was refused{often}: {words}")
+            self._notice(Alarm(f"{self.members[client]} was refused{often}: {words}"))
         self._answer(client, Refusal(words))
 
     def _fail(self, error: Exception) -> None:
@@ -216,7 +221,7 @@ class FederationService(MemberService):
         self._offer(client)
 
     def _greet(self, client: int, hello: Hello) -> None:
-        check_hello(hello, self._served.name)
+        self._meet(client, hello, self._served.name)
         config, trial = self._archive.config, self._served.trial
         terms = frames.Terms(
             job=self._archive.run,
@@ -358,7 +363,7 @@ class FederationService(MemberService):
             going_on = self._served.absent == "go-on" and self.state is not None
             if new:
                 what = "going on without" if going_on else "waiting for"
-                self._notice(f"silent for {self._patience:g} s: {new}; {what} them")
+                self._notice(Alarm(f"silent for {self._patience:g} s: {new}; {what} them"))
             if self.state is not None and self.state.is_over:
                 if silent or self._all_told:  # the silent are told when the job is served again
                     self._work(lambda: self._archive.score(told=True))

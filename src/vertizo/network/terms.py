@@ -19,8 +19,9 @@ from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.data.choosing import ChosenRows
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
-from vertizo.network.frames import PROTOCOL, Hello, Terms
+from vertizo.network.frames import Hello, Terms
 from vertizo.network.options import JoinConfig
+from vertizo.network.versions import PROTOCOL, unlike
 from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
 
@@ -45,13 +46,10 @@ KINDS = (METHODS, CODECS, CLIENT_MODELS, SERVER_MODELS, CATALOG, MECHANISMS, ("f
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
 
 
-def check_hello(hello: Hello, federation: str) -> None:
+def check_hello(hello: Hello, federation: str, member: str) -> None:
     """Raise RefusedError unless a member speaks our protocol and means our federation."""
     if hello.protocol != PROTOCOL:
-        raise RefusedError(
-            f"protocol {hello.protocol}; the label holder speaks {PROTOCOL}: "
-            "install the same version of vertizo"
-        )
+        raise RefusedError(unlike(member, hello.protocol, hello.version))
     if hello.federation != federation:
         raise RefusedError(
             f"federation.name is {hello.federation!r}; the label holder's is {federation!r}"

@@ -23,6 +23,7 @@ from vertizo.privacy.ledger import (
     STEP,
     Answered,
     Answers,
+    Charges,
     Entry,
     Ledger,
     Row,
@@ -246,6 +247,12 @@ class DurableLedger(Ledger):
         """What its budget is for, in words; with the ledgers beside it, if there are any."""
         words = together(self.budget, self._beside)
         return f"this run; all runs on the ledger {self._file.path.name!r} together have {words}"
+
+    def charges(self) -> Charges:
+        """As of a `Ledger`."""
+        return Charges(
+            self.tally.spent, self.tally.steps, len(self.tally.runs), self.budget.epsilon
+        )
 
     @property
     def steps(self) -> int:

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
-from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of
+from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of, mu_of_units
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 
 if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
+
+    from vertizo.privacy.ledger import Charges
 
 FINE = 1e-4
 """Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""
@@ -53,6 +55,19 @@ def epsilon_so_far(releases: Releases, delta: float, *, named: int, steps: int) 
     secret = replace(releases.secret, count=steps) if releases.secret and steps else None
     mu = replace(releases, clients=1, queries=named).known_mu if named else 0.0
     return _epsilon(releases, mu, secret, delta, COARSE) if named or secret else 0.0
+
+
+def epsilon_charged(releases: Releases, delta: float, charges: Charges) -> float:
+    """ε of what a ledger was charged by all runs on it, rounded to the safe side.
+
+    Its charges are exact: they are counted before a reply leaves, query by query. Of noise on a
+    grid all that whole runs add is counted from the first reply on.
+    """
+    units, steps, runs, most = charges
+    releases = replace(releases, grid=releases.grid and releases.grid.times(runs))
+    secret = replace(releases.secret, count=steps) if releases.secret and steps else None
+    found = _epsilon(releases, mu_of_units(units), secret, delta, COARSE) if units or steps else 0.0
+    return min(found, most)
 
 
 def _epsilon(

@@ -62,6 +62,18 @@ class Entry:
     reply: SupportsBytes
 
 
+class Charges(NamedTuple):
+    """What was charged so far, by all runs."""
+
+    units: int
+    """To the record that was charged most, over all clients."""
+    steps: int
+    """Secret steps."""
+    runs: int
+    epsilon: float
+    """What all of it comes to at most, once the whole budget is spent."""
+
+
 @dataclass(frozen=True)
 class Answered:
     """The last answered query of a client, by its frame's digest, as a durable ledger keeps it."""
@@ -95,6 +107,10 @@ class Ledger(ABC):
     def spent(self) -> int:
         """Units charged to the record that was charged most, over all clients."""
         return int(self.charged.sum(0).max(initial=0))
+
+    def charges(self) -> Charges | None:
+        """What a file was charged by all runs on it; None for a ledger that has no file."""
+        return None
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
         """Find that these records may each be charged ``cost`` units for a reply to ``client``.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vertizo.core import system
+from vertizo.core import version as release
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger import REPLY, RUN, STEP, Row, Tally, digest
@@ -147,7 +148,11 @@ class LedgerFile:
         if application != APPLICATION:
             raise RunError(f"{self.path} is no ledger of this package")
         if version not in (1, VERSION):
-            raise RunError(f"{self.path} has format {version}; this version reads {VERSION}")
+            raise RunError(
+                f"{self.path} has format {version}; this is vertizo {release.VERSION}, which reads "
+                f"{VERSION}: use the version of vertizo that wrote it, or a newer one, and make no "
+                "other ledger for the same records"
+            )
         run("PRAGMA synchronous = FULL")
         run("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk there
         run("PRAGMA trusted_schema = OFF")

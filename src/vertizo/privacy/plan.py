@@ -26,7 +26,7 @@ from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.clipping import CountedClip
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import Releases
-from vertizo.privacy.ledger import Answered, Entry, Ledger
+from vertizo.privacy.ledger import Answered, Charges, Entry, Ledger
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
 from vertizo.protocol.wire import Frame
@@ -86,6 +86,10 @@ class Plan(ABC):
         """What was repeated after a restart is over: whatever comes now is new."""
         if self._ledger is not None:
             self._ledger.settle()
+
+    def charges(self) -> Charges | None:
+        """What the ledger's file was charged; None where there is none."""
+        return None if self._ledger is None else self._ledger.charges()
 
     @property
     def steps(self) -> int:

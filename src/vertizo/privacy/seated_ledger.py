@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from vertizo.privacy.ledger import Answered, Entry, Ids, Ledger
+from vertizo.privacy.ledger import Answered, Charges, Entry, Ids, Ledger
 
 
 class Seated(Ledger):
@@ -31,6 +31,10 @@ class Seated(Ledger):
     def counted(self) -> str:
         """As of a `Ledger`."""
         return self._whole.counted
+
+    def charges(self) -> Charges | None:
+        """As of a `Ledger`."""
+        return self._whole.charges()
 
     @property
     def steps(self) -> int:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core import kernels
+from vertizo.core import version as release
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload, WirePurpose
@@ -254,7 +255,7 @@ def _body(frame: bytes, max_body: int) -> memoryview:
     if magic != MAGIC:
         raise MalformedError(f"the frame starts with {magic!r}, not {MAGIC!r}")
     if version != VERSION or reserved:
-        raise MalformedError(f"format version {version}.{reserved}; this is version {VERSION}.0")
+        raise MalformedError(other_version(version, reserved))
     if length > max_body:
         raise OversizedError(f"a body of {length} bytes; at most {max_body} are accepted")
     present = len(frame) - HEADER.size
@@ -263,6 +264,14 @@ def _body(frame: bytes, max_body: int) -> memoryview:
     if present > length:
         raise MalformedError(f"{present - length} bytes follow the end of the message")
     return memoryview(frame)[HEADER.size :]
+
+
+def other_version(version: int, reserved: int) -> str:
+    """One line on a frame whose header is of another version."""
+    return (
+        f"format version {version}.{reserved} of messages; this is vertizo {release.VERSION}, "
+        f"which speaks version {VERSION}.0: install the same version of vertizo at all parties"
+    )
 
 
 def _array(codec: Codec, data: memoryview, shape: tuple[int, ...], max_body: int) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,9 +19,13 @@ from torch import Tensor
 
 from vertizo.core import system
 from vertizo.core.errors import RunError, UserError
+from vertizo.core.version import VERSION
 
+ADVICE = "continue with the version that wrote it, or begin anew in another folder"
 FORMAT = "vertizo-1"
 """Key of the metadata that holds the JSON."""
+WRITER = "vertizo"
+"""Key of the metadata that names the version that wrote the file."""
 NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -47,7 +51,7 @@ def save(path: Path, state: Any) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, tensors))
     with _whole(path, 0o600) as file:
-        _write(file, tensors, {FORMAT: skeleton})
+        _write(file, tensors, {FORMAT: skeleton, WRITER: VERSION})
 
 
 def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -81,7 +85,13 @@ def load(path: Path) -> Any:
     except (safetensors.SafetensorError, OSError) as error:
         raise RunError(f"{path}: not a readable checkpoint: {error}") from None
     if FORMAT not in metadata:
-        raise RunError(f"{path}: not a checkpoint of the format {FORMAT}")
+        other = next((key for key in metadata if key.startswith("vertizo-")), None)
+        if other is None:
+            raise RunError(f"{path}: not a checkpoint of the format {FORMAT}")
+        raise RunError(
+            f"{path} is of the format {other}, written by {_writer(metadata)}; this is vertizo "
+            f"{VERSION}, which reads {FORMAT}: {ADVICE}"
+        )
     try:
         return _unpack(json.loads(metadata[FORMAT]), tensors)
     except (json.JSONDecodeError, KeyError) as error:
@@ -124,10 +134,30 @@ def going_on_from(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # whatever it is that does not fit
+        if (other := _other_writer(path)) is not None:
+            raise RunError(
+                f"{path} was written by {other}, and this is vertizo {VERSION}, which cannot go on "
+                f"from it ({type(error).__name__} {error}): {ADVICE}"
+            ) from None
         raise RunError(
             f"{path} is damaged, or of another version: {type(error).__name__} {error}; put a copy "
             "of it back, or begin anew in another folder"
         ) from None
+
+
+def _writer(metadata: Mapping[str, str]) -> str:
+    """The version that wrote a file, for people."""
+    return f"vertizo {metadata[WRITER]}" if WRITER in metadata else "another vertizo"
+
+
+def _other_writer(path: Path) -> str | None:
+    """The version that wrote a file, if it says that it was another one."""
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (safetensors.SafetensorError, OSError):
+        return None
+    return None if metadata.get(WRITER, VERSION) == VERSION else _writer(metadata)
 
 
 @contextmanager

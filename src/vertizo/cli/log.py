@@ -1,0 +1,128 @@
+"""What commands say while they work for hours: plain lines, or JSON for whoever collects logs.
+
+With ``--log-format json`` each line on standard error is one object, and standard output has
+nothing but what ``--json`` asks for. The format is chosen before a command runs, so that a refused
+configuration is told in it too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import traceback
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Format = Literal["text", "json"]
+Level = Literal["info", "warning", "error"]
+
+
+class _State:
+    """Of this process, which runs one command."""
+
+    def __init__(self) -> None:
+        self.format: Format = "text"
+        self.job: str | None = None
+        self.party: str | None = None
+
+
+_state = _State()
+
+
+def reset() -> None:
+    """Begin a command: plain text about no job."""
+    if _state.format == "json":
+        sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
+        logging.getLogger().removeHandler(_handler)
+    _state.__init__()  # type: ignore[misc]
+
+
+def _choose(value: Format) -> Format:
+    if value == "json" and _state.format != "json":
+        _state.format = value
+        logging.getLogger().addHandler(_handler)
+        sys.excepthook = _crashed
+        threading.excepthook = lambda crash: _crashed(
+            crash.exc_type, crash.exc_value, crash.exc_traceback
+        )
+    return value
+
+
+LogFormat = Annotated[
+    Format,
+    typer.Option(
+        "--log-format",
+        help="text, or json: an object a line, with time, level, job, party and message.",
+        metavar="text|json",
+        envvar="VERTIZO_LOG_FORMAT",
+        show_envvar=True,
+        is_eager=True,
+        callback=_choose,
+    ),
+]
+
+
+def about(job: str, party: str | None = None) -> None:
+    """Name the federation, and this party once its certificate is read, in all further lines."""
+    _state.job, _state.party = job, party or _state.party
+
+
+def errors() -> Console:
+    """Where a command says what happens."""
+    return _console(errors=True)
+
+
+def results() -> Console:
+    """Where it says what came of it."""
+    return _console(errors=False)
+
+
+def _console(*, errors: bool) -> Console:
+    from rich.console import Console
+
+    from vertizo.cli.console import JsonLines
+
+    return JsonLines(write) if _state.format == "json" else Console(stderr=errors)
+
+
+def end(line: str, *, failed: bool) -> None:
+    """The last line of a command that was refused, or stopped."""
+    if _state.format == "json":
+        write("error" if failed else "info", line)
+    else:
+        print(f"vertizo: {line}", file=sys.stderr)
+
+
+def write(level: Level, message: str, **more: str) -> None:
+    """One object, in one call, so that lines of several threads do not mix."""
+    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    line = {"time": time, "level": level, "job": _state.job, "party": _state.party}
+    line |= {"message": message, **more}
+    sys.stderr.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stderr.flush()
+
+
+class _Handler(logging.Handler):
+    """Lines of Python's own logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write("error" if record.levelno >= logging.ERROR else "warning", record.getMessage())
+
+
+_handler = _Handler(logging.WARNING)
+
+
+def _crashed(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """A mistake of the program: its traceback is a field, not forty lines."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    write("error", f"{kind.__name__}: {error}", traceback=text)
