@@ -23,7 +23,15 @@ from vertizo.core.randomness import Stream
 from vertizo.methods.choice import METHODS
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.losses import Classification, ClassWeighted, Huber, Quantile, Regression, Task
+from vertizo.models.losses import (
+    Classification,
+    ClassWeighted,
+    Huber,
+    MultiLabel,
+    Quantile,
+    Regression,
+    Task,
+)
 from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
@@ -229,6 +237,24 @@ def test_no_weight_moves_a_reply_further(method: str) -> None:
     game = Replies(Subject(method, METHODS[method].timings[0]), 1.0, more)
     search = Search(game.width, Classification(CLASSES), 50, weighs=True)
     found = search.furthest(game)
+    assert 0.4 < found <= 1.0 + 1e-12, f"{found:.6g} times 2C"
+
+
+LABELS = MultiLabel(("a", "b", "c"))
+
+
+@each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
+def test_all_labels_of_a_record_together_keep_to_it(update: str) -> None:
+    torch.manual_seed(1)
+    kind = Kind(lambda: plain(6))
+    found = searched(kind, LABELS).furthest(Game(kind.make(), update, 1.0, LABELS))
+    assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
+
+
+@each("method", [name for name in METHODS if name != "label-statistic"])
+def test_all_labels_of_a_record_move_no_reply_further(method: str) -> None:
+    game = Replies(Subject(method, METHODS[method].timings[0]), 0.05, task=LABELS)
+    found = Search(game.width, LABELS, 50).furthest(game)
     assert 0.4 < found <= 1.0 + 1e-12, f"{found:.6g} times 2C"
 
 

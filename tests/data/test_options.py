@@ -16,6 +16,7 @@ from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 
 TABLE = {"name": "table", "path": "a.csv", "label": "y"}
+SEVERAL: dict[str, Any] = {**TABLE, "label": ["y", "z"]}
 
 
 ROWS: list[tuple[dict[str, Any], list[str]]] = [
@@ -61,6 +62,18 @@ ROWS: list[tuple[dict[str, Any], list[str]]] = [
     ({**TABLE, "stratify": "often"}, ["data.stratify", "'often'"]),
     ({**TABLE, "time": "y"}, ["data.time names 'y', which is data.label"]),
     ({"name": "adult", "time": "year"}, ["data.time", "'adult'", "'table'"]),
+    ({**TABLE, "label": ["y"]}, ["data.label is ['y']", "not a list"]),
+    ({**TABLE, "label": []}, ["data.label is []", "not a list"]),
+    ({**TABLE, "label": ["y", "y"]}, ["data.label names 'y' twice"]),
+    ({**TABLE, "label": ["y", 3]}, ["data.label"]),
+    ({**SEVERAL, "columns": {"p": ["z"]}}, ["data.columns names 'z', which is data.label"]),
+    ({**SEVERAL, "task": "regression"}, ["data.label is a list", "regression"]),
+    ({**SEVERAL, "label_range": [0, 1]}, ["data.label is a list", "regression"]),
+    ({**SEVERAL, "loss": "huber"}, ["data.label is a list", "regression"]),
+    ({**SEVERAL, "classes": ["a", "b", "c"]}, ["data.classes is ['a', 'b', 'c']", "two values"]),
+    ({**SEVERAL, "positive": "a"}, ["data.positive is 'a'", "data.classes"]),
+    ({**SEVERAL, "class_weights": {"a": 2}}, ["data.class_weights", "data.label is a list"]),
+    ({**SEVERAL, "stratify": True}, ["data.stratify", "data.label is a list"]),
     ({"tokenizer": 3}, ["data.tokenizer"]),
     ({"length": 0}, ["data.length is 0"]),
 ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
+from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
 
 RECORDS = 7
 
@@ -27,7 +27,9 @@ def values(records: int = RECORDS) -> Tensor:
 
 
 def reference(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-    labels = labels.repeat(len(logits) // len(labels))
+    labels = labels.repeat(len(logits) // len(labels), *[1] * (labels.dim() - 1))
+    if isinstance(task, MultiLabel):
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
     if isinstance(task, Classification):
         return F.cross_entropy(logits, labels, reduction="none")
     if isinstance(task, Huber):
@@ -45,6 +47,7 @@ CASES: list[tuple[Task, Tensor]] = [
     (Regression(), values()),
     (Huber(delta=0.7), values()),
     (Quantile(level=0.9), values()),
+    (MultiLabel(("a", "b", "c")), (values(3 * RECORDS) > 0).float().view(RECORDS, 3)),
 ]
 
 

@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 
-from vertizo.models.losses import Classification, Regression
-from vertizo.party.closing_scores import closing_scores, resamples
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Classification, MultiLabel, Regression
+from vertizo.party.closing_scores import closing_scores, resampled, resamples
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -84,3 +86,38 @@ def test_what_cannot_be_ranked_or_is_too_much() -> None:
     logits = torch.tensor([[math.nan, 0.0], [0.0, 1.0]])
     assert "ks" not in closing_scores(Classification(2), logits, torch.tensor([0, 1]))
     assert [resamples(rows) for rows in (0, 10, 40_000, 10**7)] == [1000, 1000, 500, 100]
+
+
+def test_several_labels_by_hand() -> None:
+    """Of the third label one value does not occur: it has no AUC, and no part in the mean."""
+    logits = torch.tensor([[2.0, -1, 1], [1, 3, 1], [-1, 2, 1], [-2, -3, 1]])
+    labels = torch.tensor([[1.0, 0, 1], [0, 1, 1], [1, 0, 1], [0, 0, 1]])
+    found = closing_scores(MultiLabel(("a", "b", "c")), logits, labels)
+    assert (found["auc_1"], found["auc_2"]) == (0.75, 1.0)
+    assert "auc_3" not in found
+    assert found["auc"] == pytest.approx(0.875)
+    assert found["accuracy"] == 0.5
+    assert found["hamming"] == pytest.approx(3 / 12)
+    likely = torch.sigmoid(logits.double())
+    assert found["brier"] == pytest.approx(float((likely - labels).square().mean()))
+    f1 = (2 * 1 / (2 * 1 + 2), 2 * 1 / (2 * 1 + 1), 1.0)
+    assert found["f1_macro"] == pytest.approx(np.mean(f1))
+
+
+@given(seed=SEEDS, rows=st.integers(3, 40), levels=st.sampled_from([2, 1000]))
+@settings(deadline=None, max_examples=10)
+def test_several_labels_have_the_intervals_of_resamples(seed: int, rows: int, levels: int) -> None:
+    draw = np.random.default_rng(seed)
+    truth = draw.integers(0, 2, (rows, 2))
+    truth[:2] = [[0, 1], [1, 0]]
+    logits = draw.integers(0, levels, (rows, 2)).astype(np.float32)
+    task, labels = MultiLabel(("a", "b")), torch.from_numpy(truth).float()
+    found = resampled(task, torch.from_numpy(logits), labels)
+    generator = Stream.from_seed(0).child("bootstrap of test records").generator()
+    for mean, drawn in zip(found, generator.integers(0, rows, (len(found), rows)), strict=True):
+        each = [
+            roc_auc_score(truth[drawn, place], logits[drawn, place])
+            for place in range(2)
+            if 0 < truth[drawn, place].sum() < rows
+        ]
+        assert mean == pytest.approx(np.mean(each) if each else 0.0)

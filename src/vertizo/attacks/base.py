@@ -11,7 +11,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.models.losses import Classification
+from vertizo.models.losses import Classification, MultiLabel
 
 
 class Attack(Options):
@@ -46,6 +46,13 @@ class Attack(Options):
     def describe(self) -> dict[str, Any]:
         """Its options, for JSON."""
         return self.model_dump(mode="json")
+
+
+def why_several(data: VerticalData) -> str | None:
+    """Why there is no one label of a record; None if there is."""
+    if isinstance(data.task, MultiLabel):
+        return "data.label is a list; attacks are on one label: name one of them"
+    return None
 
 
 def why_no_classes(data: VerticalData) -> str | None:

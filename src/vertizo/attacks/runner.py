@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vertizo.attacks.base import Attack
+from vertizo.attacks.base import Attack, why_several
 from vertizo.attacks.choice import ATTACKS
 from vertizo.attacks.scores import Figure, Measurement
 from vertizo.attacks.settings import setting, with_noise
@@ -168,7 +168,8 @@ class Laboratory:
         for seed in seeds:
             config = configure(seed)
             try:
-                problem = attack.unfit(config, self.data(config))
+                problem = why_several(self.data(config))
+                problem = problem or attack.unfit(config, self.data(config))
                 if problem is None:
                     results.append(attack.trial(config, self.data(config)))
             except (ConfigError, RunError) as error:

@@ -23,6 +23,7 @@ from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.links import Links, check_activation
 from vertizo.config.optimizer import OptimizerConfig
+from vertizo.config.several_labels import check_several_labels
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
@@ -212,6 +213,7 @@ class ExperimentConfig(Options):
             )
         self._codecs_fit()
         check_early_stopping(self)
+        check_several_labels(self)
         check_all_used(self)
         return self
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.tabular.column_checks import check_dates, check_text, rows_in_words
 from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
-from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
+from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
 
 MOST_CLASSES = 20
 """More different whole numbers than that are taken for a regression, unless data.task says."""
@@ -37,15 +37,21 @@ class Loss(Protocol):
 
 
 def labels_of(
-    sources: Sequence[Source], label: str, task: TaskName | None, classes: Sequence[str] | None
+    sources: Sequence[Source],
+    label: str | Sequence[str],
+    task: TaskName | None,
+    classes: Sequence[str] | None,
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
     """The task (inferred if None), every frame's labels, and what the classes are called.
 
-    Public ``classes`` take the place of those that occur in the first frame.
+    Public ``classes`` take the place of those that occur in the first frame. Several columns are
+    several labels of a record, each of the same two classes, no and yes.
 
     Raises:
         ConfigError, DataError: names the frame and what does not fit.
     """
+    if not isinstance(label, str):
+        return _several(sources, label, classes)
     for source in sources:
         source.check_has(label, None if source is sources[0] else sources[0].name)
         values = source.frame[label]
@@ -94,6 +100,32 @@ def labels_of(
             )
     coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
     return Classification(len(names)), coded, tuple(names)
+
+
+def _several(
+    sources: Sequence[Source], columns: Sequence[str], classes: Sequence[str] | None
+) -> tuple[MultiLabel, list[Tensor], tuple[str, ...]]:
+    values = classes
+    each = []
+    for column in columns:
+        _, coded, names = labels_of(sources, column, "classification", classes)
+        assert names is not None, "of classes"
+        if len(names) != 2:
+            raise DataError(
+                f"{sources[0].name}: data.label is a list, so that each label has two values, but "
+                f"{column!r} has {len(names)}: {', '.join(map(repr, names[:5]))}"
+            )
+        values = values or names
+        if set(names) != set(values):
+            raise DataError(
+                f"{sources[0].name}: the label {columns[0]!r} is {values[0]!r} or {values[1]!r} "
+                f"but {column!r} is {names[0]!r} or {names[1]!r}; all labels must have the same "
+                "two values"
+            )
+        each.append(coded)
+    assert values is not None, "there are columns"
+    stacked = [torch.stack(parts, 1).float() for parts in zip(*each, strict=True)]
+    return MultiLabel(columns), stacked, tuple(values)
 
 
 def regression(kind: Loss, mean: float, spread: float) -> Regression:

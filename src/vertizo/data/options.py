@@ -115,8 +115,9 @@ class DataConfig(Options):
     """For ``table``: the character between the values of a CSV file."""
     encoding: Encoding = "utf-8"
     """For ``table``: of a CSV file; gb18030 reads GBK and GB2312 as well."""
-    label: str | None = None
-    """For ``table``: the column to predict."""
+    label: str | list[str] | None = None
+    """For ``table``: the column to predict, or a list of columns of two values each (no and yes),
+    which are predicted together."""
     id: str | None = None
     """For tables: the column that identifies the record of a row; it is not a feature."""
     task: Literal["classification", "regression"] | None = None
@@ -172,6 +173,17 @@ class DataConfig(Options):
     encoder: str | None = None
     """For texts: a checkpoint, such as ``minilm``, that makes one vector of each party's tokens,
     frozen and once for all; features are then these numbers. Default: tokens."""
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns that are predicted."""
+        label = self.label
+        return () if label is None else (label,) if isinstance(label, str) else tuple(label)
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether a record has more labels than one."""
+        return isinstance(self.label, list)
 
     def _first_set(self, *keys: str) -> str | None:
         return next((key for key in keys if getattr(self, key) is not None), None)
@@ -270,6 +282,38 @@ class DataConfig(Options):
         return self
 
     @model_validator(mode="after")
+    def _several_labels(self) -> DataConfig:
+        if not self.has_several_labels:
+            return self
+        names = self.label_columns
+        if len(names) < 2:
+            raise ValueError(
+                f"data.label is {list(names)}; give one column as its name, not a list"
+            )
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"data.label names {twice!r} twice")
+        regression = self.task == "regression" or self.loss != "squared"
+        if regression or self.label_range is not None:
+            raise ValueError(
+                "data.label is a list, which is for labels of two values; the task is a regression"
+            )
+        if self.classes is not None and len(self.classes) != 2:
+            raise ValueError(
+                f"data.label is a list but data.classes is {self.classes}; give the two values of "
+                "each label, such as ['no', 'yes']"
+            )
+        if self.positive is not None:
+            raise ValueError(
+                f"data.positive is {self.positive!r} but data.label is a list; give data.classes, "
+                "the two values of each label, of which the second is the positive one"
+            )
+        for key in ("class_weights", "stratify"):
+            if getattr(self, key):
+                raise ValueError(f"data.{key} is set but data.label is a list; it is for one label")
+        return self
+
+    @model_validator(mode="after")
     def _one_use_of_a_column(self) -> DataConfig:
         owned = [column for wanted in (self.columns or {}).values() for column in wanted]
         uses: dict[str, list[str]] = {
@@ -284,8 +328,9 @@ class DataConfig(Options):
             "categorical": self.categorical,
         }
         for key, named in uses.items():
-            if self.label is not None and self.label in named:
-                raise ValueError(f"data.{key} names {self.label!r}, which is data.label")
+            own = next((label for label in self.label_columns if label in named), None)
+            if own is not None:
+                raise ValueError(f"data.{key} names {own!r}, which is data.label")
         numeric = ("categories", "categorical")
         clashes = {
             "id": ("weight", "columns", "drop", "ranges", *numeric),

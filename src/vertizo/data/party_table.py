@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -38,7 +39,7 @@ from vertizo.data.tabular.preprocessing import Preprocessing, check_public
 from vertizo.data.tabular.tables import source_of
 from vertizo.data.vertical import Holding, VerticalData, hold, learned_task
 from vertizo.data.weights import of_records, persons
-from vertizo.models.losses import Classification
+from vertizo.models.losses import Regression
 from vertizo.protocol.messages import Purpose
 
 
@@ -162,21 +163,24 @@ def labels(
     """
     assert options.path is not None, "a table has a path"
     assert options.label is not None, "and a label"
+    predicted = options.label_columns
     if options.id is None:
         raise ConfigError("data.id is not set; name the column of keys that all parties have")
-    named = {key: getattr(options, key) for key in ("label", "weight", "person", "time")}
-    sources, keys = _opened(options, **{key: [one] for key, one in named.items() if one})
+    single = {key: getattr(options, key) for key in ("weight", "person", "time")}
+    named = {"label": predicted} | {key: (one,) for key, one in single.items() if one}
+    sources, keys = _opened(options, **named)
     train, holder = sources[0], options.label_holder or "label holder"
     task = options.task if options.label_range is None else "regression"
-    raw_task, raw, names = labels_of(sources, options.label, task, options.classes)
+    label = predicted if options.has_several_labels else predicted[0]
+    raw_task, raw, names = labels_of(sources, label, task, options.classes)
     by = criterion_of(options, options.path.stem, raw_task, raw[0], moments(train, options.time))
-    left_out = {options.id, *named.values(), *options.drop}
+    left_out = {options.id, *chain(*named.values()), *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]
     rows, own, prepare = _features(holder, sources, columns, options, choice, by)
     chosen, first = rows["train"].tolist(), keys[1 : 1 + train.frame.height]
     by_purpose = _chosen(raw, rows)
     learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options, names)
-    public = options.classes if isinstance(raw_task, Classification) else options.label_range
+    public = options.label_range if isinstance(raw_task, Regression) else options.classes
     prepared = {} if prepare is None else {holder: prepare}
     fitted = tuple(party for party, each in prepared.items() if each.fitted)
     weights = of_records(train, options.weight)
@@ -192,7 +196,7 @@ def labels(
         fitted=fitted,
         fitted_labels=public is None,
         class_names=names,
-        preparation=Preparation(prepared, options.label, learned, names),
+        preparation=Preparation(prepared, label, learned, names),
         keys=lambda: [first[place] for place in chosen],
         contents=lambda: contents_of(train.frame[chosen]),
         weights=None if weights is None else weights[chosen],

@@ -32,8 +32,8 @@ class Pooled:
     task: Task
     columns: tuple[str, ...] | None = None
     """Column names of a table."""
-    label: str | None = None
-    """The column of a table that is predicted."""
+    label: str | tuple[str, ...] | None = None
+    """The column of a table that is predicted, or the columns."""
     groups: Mapping[str, Sequence[str]] | None = None
     """The natural parties of a table: name → columns."""
     fitted_scaling: bool = False
@@ -42,7 +42,7 @@ class Pooled:
     """For each column of categories what its codes 0, 1, ... stand for. Set for a raw table, whose
     parties prepare their columns for themselves once it is cut; NaN is a missing value there."""
     class_names: tuple[str, ...] | None = None
-    """What the classes are called, in the order of their numbers."""
+    """What the classes are called, in the order of their numbers; of several labels no and yes."""
 
     fitted_labels: bool = False
     """Whether the task, or its classes, were read off the labels."""

@@ -21,7 +21,7 @@ from vertizo.data.splits import SPLITS, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.data.text_vectors import encoded_parts
-from vertizo.models.losses import Classification, Regression, Task
+from vertizo.models.losses import Classification, MultiLabel, Regression, Task
 from vertizo.protocol.messages import Purpose
 
 __all__ = ["SPLITS", "Holding", "Pooled", "SplitName", "VerticalData", "cut"]
@@ -59,7 +59,7 @@ class VerticalData:
     fitted_labels: bool = False
     """Whether the task is scaled by statistics of the training labels."""
     class_names: tuple[str, ...] | None = None
-    """What the classes are called, in the order of their numbers."""
+    """What the classes are called, in the order of their numbers; of several labels no and yes."""
     preparation: Preparation | None = None
     """How new records of a raw table become features; None for what is no raw table."""
     are_images: bool = False
@@ -89,6 +89,8 @@ class VerticalData:
     @property
     def positive(self) -> str | None:
         """What the positive one of two classes is called; None for any other task."""
+        if isinstance(self.task, MultiLabel):
+            return self.class_names[1] if self.class_names else None
         if not isinstance(self.task, Classification) or self.task.outputs != 2:
             return None
         return self.class_names[self.task.positive] if self.class_names else str(self.task.positive)
@@ -256,6 +258,8 @@ def learned_task(
     Raises:
         ConfigError: bounds for what is no regression, or a positive class that is none of two.
     """
+    if isinstance(task, MultiLabel):
+        return task
     if isinstance(task, Classification):
         if options.label_range is not None:
             raise ConfigError(f"data.label_range is set but {name} is no regression")

@@ -1,18 +1,20 @@
 """Tasks: what a loss is for one record, its slope, and what a prediction is.
 
-Losses are computed from logits [rows, outputs], for each record on its own; labels [records] repeat
-over points, where several were evaluated for the same records. A task's ``outputs`` is the number
-of logits.
+Losses are computed from logits [rows, outputs], for each record on its own; labels [records] (or
+[records, outputs], where a record has several) repeat over points, where several were evaluated for
+the same records. A task's ``outputs`` is the number of logits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from vertizo.core import kernels
 
@@ -204,6 +206,45 @@ class PinballLosses(SquaredLosses):
         self.values = torch.maximum(-level * self._error, (1 - level) * self._error)
 
 
+class MultiLabel:
+    """Several yes-or-no labels of a record, which may all hold: a logistic loss of each.
+
+    Labels are float32 [records, outputs], 1 for yes and 0 for no; ``names`` are what they are
+    called. A record's loss is the mean over its labels, so that learning rates and clips are those
+    of one label.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.outputs = tuple(names), len(names)
+
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+        """``mean_l −log p(y_l)``, p the logistic function of a logit."""
+        return LogisticLosses(logits, labels)
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """The probability that each label holds, [rows, outputs]."""
+        return torch.sigmoid(logits)
+
+
+class LogisticLosses:
+    """The same, of several labels."""
+
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        truth = labels.repeat(len(logits) // len(labels), 1)
+        self.values = binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(1)
+        self._excess = (torch.sigmoid(logits) - truth) / logits.shape[1]
+        self._right = ((logits > 0) == (truth > 0)).all(1)
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
+        scale = weights.unsqueeze(1) if isinstance(weights, Tensor) else weights
+        return self._excess[rows] * scale
+
+    def correct(self, rows: slice) -> int:
+        """Of how many of those rows every label is predicted right."""
+        return int(self._right[rows].sum())
+
+
 class WeightedLosses:
     """Losses of records that count differently: of each, and of its slopes, its weight times as
     much.
@@ -226,10 +267,17 @@ class WeightedLosses:
         return self._losses.correct(rows)
 
 
+def blank_labels(task: Task, records: int) -> Tensor:
+    """Zeros of the shape and type of so many records' labels."""
+    if isinstance(task, MultiLabel):
+        return torch.zeros(records, task.outputs)
+    return torch.zeros(records, dtype=torch.int64 if isinstance(task, Classification) else None)
+
+
 def log_weights(weights: Tensor) -> Tensor:
     """log w of classes, float32 [classes]; of 0, of a number so small that no label is its."""
     return weights.clamp(min=1e-12).log()
 
 
-Task: TypeAlias = Classification | Regression
-RecordLosses: TypeAlias = SoftmaxLosses | SquaredLosses | WeightedLosses
+Task: TypeAlias = Classification | MultiLabel | Regression
+RecordLosses: TypeAlias = SoftmaxLosses | LogisticLosses | SquaredLosses | WeightedLosses

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
@@ -25,7 +24,7 @@ from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.base import State
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import Task, blank_labels
 from vertizo.network import frames
 from vertizo.network.client_folder import ClientFolder
 from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
@@ -122,13 +121,12 @@ class PredictingService(MemberService):
 
     def _make_party(self, folder: RunFolder, own: Holding | None) -> ServerParty:
         config, count = folder.config(), len(self.records.keys)
-        kind = torch.int64 if isinstance(self.task, Classification) else torch.float32
         data = VerticalData(
             name=config.data.name,
             task=self.task,
             parties=self.members,
             features=(),
-            labels=in_place_of_tests(torch.zeros(count, dtype=kind)),
+            labels=in_place_of_tests(blank_labels(self.task, count)),
             fitted_scaling=False,
             own=own,
         )

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
-from vertizo.party.metrics import Scores, ranking, scores
+from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
+from vertizo.party.metrics import Scores, ranking, scores, varying
 
 LEVEL = 0.95
 MOST_RESAMPLES, LEAST_RESAMPLES = 1000, 100
@@ -48,11 +48,15 @@ def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     More classes: ``accuracy_low`` and ``accuracy_high``, ``balanced_accuracy``, ``f1_macro`` and,
     where all classes occur, ``auc_macro`` (each class against the rest). Regression: ``mae``, and
     ``rmse_low`` and ``rmse_high``, in the labels' own units, or those of ``huber`` or ``pinball``;
-    of a quantile ``below``, the share of labels that are not above their predictions.
+    of a quantile ``below``, the share of labels that are not above their predictions. Several
+    labels: ``auc_low`` and ``auc_high`` of the mean over labels, ``f1_macro``, ``brier`` (its mean)
+    and ``auc_1``, ``auc_2``, ... of each label of which both values occur.
     """
     found = dict(scores(task, logits, labels))
     if not math.isfinite(found["loss"]):
         return found
+    if isinstance(task, MultiLabel):
+        return found | _of_labels(task, logits, labels)
     if not isinstance(task, Classification):
         return found | _of_values(task, logits, labels)
     return found | (_of_two if task.outputs == 2 else _of_many)(task, logits, labels)
@@ -60,6 +64,8 @@ def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
 
 def headline(task: Task) -> str:
     """The figure of `resampled`, by its name among the scores."""
+    if isinstance(task, MultiLabel):
+        return "auc"
     if isinstance(task, Classification):
         return "auc" if task.outputs == 2 else "accuracy"
     if isinstance(task, Quantile):
@@ -71,8 +77,10 @@ def resampled(task: Task, logits: Tensor, labels: Tensor) -> Array:
     """The `headline` of every resample, [resamples].
 
     Resamples of the same labels are the same for all logits, so that differences between models are
-    paired. Of two classes, both must occur.
+    paired. Of two classes, both must occur, and of some label both values.
     """
+    if isinstance(task, MultiLabel):
+        return _mean_aucs(labels.numpy() > 0, logits.double().nan_to_num().numpy(), varying(labels))
     if isinstance(task, Classification):
         if task.outputs == 2:
             return _aucs(*_sorted_by(*ranking(task, logits, labels)))
@@ -118,6 +126,22 @@ def _of_two(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, f
         "recall": float(recall),
         "f1": float(f1),
     }
+
+
+def _of_labels(task: MultiLabel, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    from sklearn.metrics import f1_score, roc_auc_score
+
+    truth, likely = labels.numpy() > 0, task.predict(logits).double().numpy()
+    found = {
+        "f1_macro": float(f1_score(truth, likely > THRESHOLD, average="macro", zero_division=0.0)),
+        "brier": float(np.square(likely - truth).mean()),
+    }
+    if not len(places := varying(labels)):
+        return found
+    margins = logits.double().nan_to_num().numpy()
+    for place in places.tolist():
+        found[f"auc_{place + 1}"] = float(roc_auc_score(truth[:, place], margins[:, place]))
+    return found | _ends(task, logits, labels)
 
 
 def _of_many(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -173,6 +197,33 @@ def _aucs(seen: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
     return _over(
         size, lambda drawn, some: _auc(_drawn(drawn, seen, some), _drawn(drawn, others, some))
     )
+
+
+def _mean_aucs(truth: NDArray[np.bool_], margins: Array, places: NDArray[np.intp]) -> Array:
+    """The mean over some labels of the area under the ROC curve, of every resample of records.
+
+    A label of which a resample has one value only is left out of its mean.
+    """
+    ranks = np.stack([np.unique(each, return_inverse=True)[1] for each in margins.T[places]], 1)
+    levels = len(truth)
+
+    def of(generator: np.random.Generator, some: int) -> Array:
+        rows, each = generator.integers(0, len(truth), (some, len(truth))), []
+        for held, rank in zip(truth.T[places], ranks.T, strict=True):
+            flat = rank[rows] + levels * np.arange(some)[:, None]
+            counts = [
+                np.bincount(flat[which], minlength=some * levels).reshape(some, levels)
+                for which in (held[rows], ~held[rows])
+            ]
+            below = np.cumsum(counts[1], 1) - counts[1] / 2
+            pairs = counts[0].sum(1) * counts[1].sum(1)
+            with np.errstate(invalid="ignore"):
+                each.append((counts[0] * below).sum(1) / pairs)
+        shown = np.stack(each)
+        found: Array = np.nansum(shown, 0) / np.maximum((~np.isnan(shown)).sum(0), 1)
+        return found
+
+    return _over(len(truth), of)
 
 
 def _means(values: Array) -> Array:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.models.base import Points, State
-from vertizo.models.losses import Classification, Quantile, Task
+from vertizo.models.losses import Classification, Quantile, Regression
 from vertizo.party.server_model import ServerModel
 
 WORDS = (
@@ -72,12 +72,14 @@ class Fitted:
 
     Args:
         kind: logistic (ridge, for a regression) on standardised inputs, or boosting.
-        task: what labels are.
+        task: what labels are, one of each record.
     """
 
     combines = False
 
-    def __init__(self, kind: Literal["logistic", "boosting"], task: Task) -> None:
+    def __init__(
+        self, kind: Literal["logistic", "boosting"], task: Classification | Regression
+    ) -> None:
         self._kind, self._task = kind, task
         self._numbers: dict[str, Tensor] = {}
 
@@ -138,7 +140,7 @@ _TREES = ("baseline", "roots", "feature", "threshold", "left", "right", "value")
 
 def _learnt(
     kind: str,
-    task: Task,
+    task: Classification | Regression,
     rows: NDArray[np.float32],
     labels: NDArray[Any],
     weights: Array | None,

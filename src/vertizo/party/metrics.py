@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.models.losses import Classification, Huber, Quantile, Task
+from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Task
 
 Scores = Mapping[str, float]
 METRICS = ("auc", "accuracy", "loss")
@@ -52,6 +52,25 @@ def ranking(
     return (labels == positive).numpy(), margin.numpy()
 
 
+def varying(labels: Tensor) -> NDArray[np.intp]:
+    """The places of labels, of several [rows, outputs], of which both values occur."""
+    held = labels.sum(0)
+    return np.flatnonzero(((held > 0) & (held < len(labels))).numpy())
+
+
+def _of_each(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    places = varying(labels)
+    if not len(places):
+        return {}
+    truth, margins = labels.numpy()[:, places], logits.double().nan_to_num().numpy()[:, places]
+    return {
+        "auc": float(roc_auc_score(truth, margins, average="macro")),
+        "average_precision": float(average_precision_score(truth, margins, average="macro")),
+    }
+
+
 def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     """Loss and quality of logits [rows, outputs] against labels [rows].
 
@@ -59,11 +78,17 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
     Regression: ``loss`` (half the mean squared error, in units of the task's spread), ``rmse`` (in
     the labels' own units) and ``r2``; of a quantile ``pinball`` and of a Huber loss ``huber``, the
-    loss in the labels' own units.
+    loss in the labels' own units. Several labels [rows, outputs]: ``loss``, ``accuracy`` (of
+    records with every label right), ``hamming`` (the share of labels that are wrong), and ``auc``
+    and ``average_precision``, means over the labels of which both values occur, if there are any.
     """
     losses = task.losses(logits, labels)
     loss = float(losses.values.mean(dtype=torch.float64))
-    rows = labels.numel()
+    rows = len(labels)
+    if isinstance(task, MultiLabel):
+        right = losses.correct(slice(None)) / rows
+        wrong = float(((logits > 0) != (labels > 0)).double().mean())
+        return {"loss": loss, "accuracy": right, "hamming": wrong} | _of_each(logits, labels)
     if not isinstance(task, Classification):
         residual = float((task.predict(logits) - labels).double().square().mean())
         spread = float(labels.double().var(unbiased=False))

@@ -305,7 +305,7 @@ class ServerSide:
             if new is not None:
                 moved.append((query.client, new))
         points = self.table.points(ids, moved)
-        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy()))
+        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy(), 0))
         first_pass, weights = round_ * self._steps, self.weights_of(ids)
         evaluation = model.evaluate(points, labels, first_pass, weights)
         replies, last, plain = [], 0, evaluation.losses[-1]

@@ -18,6 +18,7 @@ from torch import Tensor
 from vertizo.config.architectures import FiltersConfig, MlpConfig
 from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
+from vertizo.config.several_labels import check_sums
 from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName
@@ -26,7 +27,7 @@ from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import DifferentiableModel, Model
-from vertizo.models.losses import Classification, ClassWeighted, Task
+from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Batches
@@ -276,6 +277,7 @@ def make_server(
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
     check_persons(config, data)
+    check_sums(config, data.task.outputs, dims)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     notes: tuple[str, ...] = ()
@@ -381,6 +383,7 @@ def _final_head(
         return None
     if kind == "refit":
         return Refitted(ServerModel(model(), task))
+    assert not isinstance(task, MultiLabel), "a configuration with several labels has no such head"
     return Fitted(kind, task)
 
 

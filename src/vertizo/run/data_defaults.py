@@ -16,6 +16,7 @@ from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
+from vertizo.models.losses import Classification
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.choosing import TEACHER_NUMBERS
 from vertizo.privacy.options import PrivacyConfig, TeacherConfig
@@ -164,7 +165,8 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
     """Clients whose embeddings are as many numbers as predictions take, and K of their queries."""
     chosen: dict[str, Any] = {}
     client, method = config.client, config.method
-    outputs = 1 if data.task.outputs == 2 else data.task.outputs
+    two = isinstance(data.task, Classification) and data.task.outputs == 2
+    outputs = 1 if two else data.task.outputs
 
     def narrowed(model: Any) -> Any:
         if isinstance(model, MlpConfig) and "outputs" not in model.model_fields_set:

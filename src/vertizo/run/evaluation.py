@@ -9,7 +9,7 @@ from typing import Any
 from vertizo.core.errors import NonFiniteError, RunError
 from vertizo.core.system import peak_memory
 from vertizo.core.version import VERSION
-from vertizo.models.losses import Classification
+from vertizo.models.losses import MultiLabel, Regression
 from vertizo.party.closing_scores import LEVEL, resamples
 from vertizo.party.final_head import MISSING, WORDS
 from vertizo.party.metrics import Scores, chosen_by
@@ -67,7 +67,7 @@ def evaluation_row(
         "bytes_down": traffic.down,
         "train_loss": meter.loss / seen if seen else None,
     }
-    if isinstance(job.data.task, Classification):
+    if not isinstance(job.data.task, Regression):
         row["train_accuracy"] = meter.correct / seen if seen else None
     row["queries"] = [party.next_number(client) for client in range(party.clients)]
     row["staleness_mean"] = mean
@@ -102,7 +102,7 @@ def tested(job: Job, model: Which) -> dict[str, Any]:
 
 def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, Any]:
     """The closing figures; what could not be scored without a silent member is None."""
-    job, config, party = state.job, state.job.config, state.job.party
+    job, config, party, task = state.job, state.job.config, state.job.party, state.job.data.task
     model = "last" if state.evaluations.best is None else "best"
     head, tests = _head(state), len(job.data.labels["test"])
     scored = state.evaluations.best or state.last
@@ -120,6 +120,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "records": job.data.records,
         "classes": job.data.class_names and list(job.data.class_names),
         "positive": job.data.positive,
+        **({"labels": list(task.names)} if isinstance(task, MultiLabel) else {}),
         "control": config.control,
         "timing": config.simulation.timing,
         "mechanism": config.privacy.mechanism,

@@ -27,14 +27,15 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
     """What parties are made of: the configuration itself, but for this control.
 
     A method's own raw head is kept; where it has none, tables get boosting and all else a logistic
-    head; none of which is for a loss other than squares, whose head is the server's model.
+    head; none of which is for a loss other than squares, or several labels, whose head is the
+    server's model.
     """
     if config.control != "label-free":
         return config
     head = config.server.final_head
     if head == "private":
         head = "boosting" if config.data.name in TABLES else "logistic"
-        if config.data.loss != "squared":
+        if config.data.loss != "squared" or config.data.has_several_labels:
             head = "refit"
     server = {
         "model": kinds.ServerMlpConfig(hidden=()),

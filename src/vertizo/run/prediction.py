@@ -32,7 +32,7 @@ from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.base import State
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import MultiLabel, Regression, Task, blank_labels
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.server import ServerParty
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
@@ -275,15 +275,13 @@ def _without_training(
     holder = config.data.label_holder
     own = None if holder is None else holdings.pop(holder, None)
     clients = list(holdings.values())
-    classified = isinstance(preparation.task, Classification)
-    labels = torch.zeros(rows, dtype=torch.int64 if classified else torch.float32)
     cardinalities = tuple(client.cardinalities for client in clients)
     return VerticalData(
         name=config.data.name,
         task=preparation.task,
         parties=tuple(holdings),
         features=tuple(client.values for client in clients),
-        labels=in_place_of_tests(labels),
+        labels=in_place_of_tests(blank_labels(preparation.task, rows)),
         fitted_scaling=False,
         cardinalities=cardinalities if any(cardinalities) else (),
         own=own,
@@ -312,8 +310,15 @@ def frame_of(
         pl.Series(ROW, range(1, len(logits) + 1), dtype=pl.Int64) if carried is None else carried
     )
     predicted = task.predict(logits)
-    if not isinstance(task, Classification):
+    if isinstance(task, Regression):
         columns = [pl.Series(PREDICTION, predicted.numpy())]
+    elif isinstance(task, MultiLabel):
+        no_and_yes = class_names or ("0", "1")
+        columns = []
+        for name, likely in zip(task.names, predicted.numpy().T, strict=True):
+            holds = [no_and_yes[int(each > 0.5)] for each in likely]
+            columns.append(pl.Series(f"{PREDICTION}_{name}", holds, dtype=pl.String))
+            columns.append(pl.Series(f"probability_{name}", likely))
     else:
         names = class_names or [str(number) for number in range(task.outputs)]
         likeliest = predicted.numpy().argmax(1)  # among equals the first, as in the accuracy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -78,7 +78,7 @@ def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str
     def percent(name: str) -> Any:
         return None if (value := score(name)) is None else 100 * value
 
-    auc = score("auc")
+    auc, every = score("auc"), ", every label" if summary.get("labels") else ""
     loss = "loss" if score("accuracy") is None else "log loss"
     figures: list[tuple[str, str, tuple[Any, ...]]] = [
         (f"{purpose} AUC", "{:.4f}", (auc,)),
@@ -93,7 +93,9 @@ def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str
             (percent("precision"), percent("recall"), score("f1")),
         ),
         ("Brier score", "{:.4f}", (score("brier"),)),
-        (f"{purpose} accuracy", "{:.2f} %", (percent("accuracy"),)),
+        *_of_labels(purpose, summary, scores),
+        ("labels wrong (Hamming)", "{:.2f} %", (percent("hamming"),)),
+        (f"{purpose} accuracy{every}", "{:.2f} %", (percent("accuracy"),)),
         (BOUNDS, "{:.2f} to {:.2f} %", (percent("accuracy_low"), percent("accuracy_high"))),
         ("balanced accuracy", "{:.2f} %", (percent("balanced_accuracy"),)),
         ("macro F1", "{:.4f}", (score("f1_macro"),)),
@@ -110,6 +112,14 @@ def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str
         (f"{purpose} {loss}", "{:.4f}", (score("loss"),)),
     ]
     return [(name, text.format(*each)) for name, text, each in figures if None not in each]
+
+
+def _of_labels(
+    purpose: str, summary: Summary, scores: Summary
+) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    """Of each of several labels its AUC."""
+    for place, label in enumerate(summary.get("labels") or (), 1):
+        yield f"  AUC of {label}", "{:.4f}", (scores.get(f"{purpose}_auc_{place}"),)
 
 
 def metric_text(row: Summary) -> str | None:

@@ -15,7 +15,7 @@ from vertizo.data.datasets.catalog import Loader
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepare import prepare
-from vertizo.models.losses import Classification
+from vertizo.models.losses import Classification, MultiLabel, blank_labels
 from vertizo.testing.demands import demand, path_of, same
 
 
@@ -55,7 +55,8 @@ def _records_and_labels_fit(pooled: Pooled, name: str) -> None:
         ("training", pooled.train, pooled.train_labels),
         ("test", pooled.test, pooled.test_labels),
     ):
-        same(tuple(labels.shape), (len(records),), f"{name}: shape of {purpose} labels")
+        shape_ = tuple(blank_labels(pooled.task, len(records)).shape)
+        same(tuple(labels.shape), shape_, f"{name}: shape of {purpose} labels")
         if isinstance(pooled.task, Classification):
             same(labels.dtype, torch.int64, f"{name}: type of {purpose} labels")
             there = _within(labels, pooled.task.outputs)
@@ -64,7 +65,8 @@ def _records_and_labels_fit(pooled: Pooled, name: str) -> None:
             same(labels.dtype, torch.float32, f"{name}: type of {purpose} labels")
             demand(bool(labels.isfinite().all()), f"{name}: a {purpose} label is not finite")
     if pooled.class_names is not None:
-        same(len(pooled.class_names), pooled.task.outputs, f"{name}: class names")
+        names = 2 if isinstance(pooled.task, MultiLabel) else pooled.task.outputs
+        same(len(pooled.class_names), names, f"{name}: class names")
     for what, values in (("weights", pooled.weights), ("persons", pooled.persons)):
         if values is not None:
             same(len(values), len(pooled.train), f"{name}: {what}")
@@ -96,7 +98,9 @@ def _features_are_as_said(pooled: Pooled, name: str) -> None:
     columns = pooled.columns or ()
     same(len(columns), pooled.train.shape[1], f"{name}: names of columns")
     same(len(set(columns)), len(columns), f"{name}: different names of columns")
-    demand(pooled.label not in columns, f"{name}: its label {pooled.label!r} is a feature")
+    predicted = (pooled.label,) if isinstance(pooled.label, str) else pooled.label or ()
+    for label in predicted:
+        demand(label not in columns, f"{name}: its label {label!r} is a feature")
     for column, levels in (pooled.levels or {}).items():
         demand(column in columns, f"{name}: levels are of {column!r}, which is no column")
         for records in (pooled.train, pooled.test):

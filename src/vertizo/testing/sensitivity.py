@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vertizo.attacks.audit.rows import Rows
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import Classification, MultiLabel, Task
 from vertizo.party.server_model import ServerSide
 from vertizo.protocol.messages import Query
 from vertizo.testing import federations
@@ -78,14 +78,21 @@ class Replies:
         subject: whose replies they are.
         clip: C.
         more: of the configuration, by dotted keys.
+        task: in place of the federation's own, of as many outputs.
     """
 
     def __init__(
-        self, subject: Subject, clip: float, more: Mapping[str, Any] | None = None
+        self,
+        subject: Subject,
+        clip: float,
+        more: Mapping[str, Any] | None = None,
+        task: Task | None = None,
     ) -> None:
         own = {"server.update": "none", **federations.GAUSSIAN, "privacy.clip": clip}
         self.clip = clip
         self._side: ServerSide = subject.build({**(more or {}), **own}).server.side
+        if task is not None:
+            self._side.model.task = task
         self.points = self._side.method.points
         self.width = self.points * federations.DIM
         """Numbers in a row."""
@@ -174,7 +181,10 @@ class Search:
         if self._random.random() < 0.3:
             other[0] = self._row()
         classes = self._task.outputs
-        changed[0] = (labels[0] + 1) % classes if classes > 1 else -labels[0]
+        if isinstance(self._task, MultiLabel):  # some of a record's labels, or all
+            changed[0] = self._labels(1)[0] if self._random.random() < 0.5 else 1 - labels[0]
+        else:
+            changed[0] = (labels[0] + 1) % classes if classes > 1 else -labels[0]
         if not self._weighs:
             return (rows, labels), (other, changed)
         one, another = torch.from_numpy(self._random.choice(WEIGHTS, (2, len(rows))))
@@ -184,6 +194,10 @@ class Search:
         return (rows, labels, one), (other, changed, another)
 
     def _labels(self, count: int) -> Tensor:
+        if isinstance(self._task, MultiLabel):
+            return torch.from_numpy(
+                self._random.integers(0, 2, (count, self._task.outputs))
+            ).float()
         if self._task.outputs > 1:
             return torch.from_numpy(self._random.integers(0, self._task.outputs, count))
         return torch.from_numpy(self._random.standard_normal(count)).float()

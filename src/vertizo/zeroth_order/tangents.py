@@ -23,7 +23,9 @@ def principal(
 ) -> tuple[Tensor, Tensor]:
     """The largest eigenvalues of ``mean_i J_iᵀ J_i`` and their vectors: [count], [count, d].
 
-    By subspace iteration (Halko, Martinsson and Tropp 2011), exactly for few parameters.
+    By subspace iteration (Halko, Martinsson and Tropp 2011), exactly for few parameters. Signs are
+    the same on every machine; of equal eigenvalues, as each output of an affine model has them, any
+    basis may come.
     """
     size, records = model.parameters.numel(), len(inputs)
     basis = torch.eye(size)
@@ -42,7 +44,7 @@ def principal(
     order = values.argsort(descending=True)[:count]
     vectors = turned[:, order].t().float() @ basis
     largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-    return values[order].clamp(min=0).float(), vectors * largest.sign()  # the same everywhere
+    return values[order].clamp(min=0).float(), vectors * largest.sign()
 
 
 def reached(model: DifferentiableModel, inputs: Tensor, move: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.dpzv import Dpzv
-from vertizo.models.losses import Regression
+from vertizo.models.losses import MultiLabel, Regression
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerSide
 from vertizo.privacy.clipping import clip
@@ -184,6 +184,8 @@ def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentCon
 
 
 def _two_labels(data: VerticalData, record: int) -> tuple[float, float]:
+    if isinstance(data.task, MultiLabel):
+        raise ConfigError("data.label is a list; the audit exchanges one label: name one of them")
     labels = data.labels["train"]
     if not isinstance(data.task, Regression):
         own = int(labels[record])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
@@ -23,7 +24,15 @@ from vertizo.data.labels import regression
 from vertizo.data.tabular.columns import Source, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, validated
-from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
+from vertizo.models.losses import (
+    Classification,
+    Huber,
+    MultiLabel,
+    Quantile,
+    Regression,
+    Task,
+    blank_labels,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,8 +79,8 @@ def _numbers(source: Source, column: str) -> Matrix:
 
 
 class _Label(Options):
-    column: str
-    task: Literal["classification", "regression"]
+    column: str | tuple[str, ...]
+    task: Literal["classification", "regression", "labels"]
     classes: tuple[str, ...] | None = None
     positive: int = Field(default=1, ge=0, le=1)
     mean: float = 0.0
@@ -93,8 +102,8 @@ class Preparation:
 
     parties: Mapping[str, Preprocessing]
     """Every party's own, the label holder's among them, in the order of the cut."""
-    label: str
-    """The column that is predicted."""
+    label: str | tuple[str, ...]
+    """The column that is predicted, or the columns."""
     task: Task
     class_names: tuple[str, ...] | None
 
@@ -115,29 +124,32 @@ class Preparation:
         Raises:
             DataError: a label that is no class, or no number.
         """
-        if self.label not in frame.columns:
+        columns = (self.label,) if isinstance(self.label, str) else self.label
+        if not set(columns) <= set(frame.columns):
             return None
         source = Source(name, frame, place)
-        if self.class_names is None:
-            values = _numbers(source, self.label)
-            there = ~np.isnan(values)
-        else:
-            found = texts(source, self.label)
-            values = codes(found, self.class_names)
-            there = found.is_not_null().to_numpy()
-            unknown = np.flatnonzero(there & np.isnan(values))
-            if len(unknown):
-                raise DataError(
-                    f"{name}: the label {self.label!r} is {found[int(unknown[0])]!r} in "
-                    f"{place(int(unknown[0]))}, which is no class; they are "
-                    f"{', '.join(map(repr, self.class_names[:20]))}"
-                )
+        values = np.stack([self._values(source, column) for column in columns], 1)
+        there = ~np.isnan(values).any(1)
         if not there.any():
             return None
-        dtype = np.float32 if self.class_names is None else np.int64
-        return torch.from_numpy(np.flatnonzero(there)), torch.from_numpy(
-            values[there].astype(dtype)
-        )
+        known = torch.from_numpy(values[there]).to(blank_labels(self.task, 0).dtype)
+        rows = torch.from_numpy(np.flatnonzero(there))
+        return rows, known if isinstance(self.task, MultiLabel) else known[:, 0]
+
+    def _values(self, source: Source, column: str) -> NDArray[np.float64]:
+        """A column's numbers, or of classes their numbers; NaN for one that is missing."""
+        if self.class_names is None:
+            return _numbers(source, column)
+        found = texts(source, column)
+        values = codes(found, self.class_names)
+        unknown = np.flatnonzero(found.is_not_null().to_numpy() & np.isnan(values))
+        if len(unknown):
+            raise DataError(
+                f"{source.name}: the label {column!r} is {found[int(unknown[0])]!r} in "
+                f"{source.place(int(unknown[0]))}, which is no class; they are "
+                f"{', '.join(map(repr, self.class_names[:20]))}"
+            )
+        return values
 
     def agrees_with(self, other: Preparation | None) -> bool:
         """Whether two preparations are one, but for what another processor rounds otherwise."""
@@ -155,6 +167,9 @@ class Preparation:
                 label |= {"loss": "huber", "huber_delta": self.task.delta}
             if isinstance(self.task, Quantile):
                 label |= {"loss": "quantile", "quantile": self.task.level}
+        elif isinstance(self.task, MultiLabel):
+            label |= {"task": "labels", "column": list(self.task.names)}
+            label["classes"] = list(self.class_names or ())
         else:
             label |= {"task": "classification", "classes": list(self.class_names or ())}
             if self.task.positive != 1:
@@ -179,9 +194,13 @@ class Preparation:
         known = validated(_File, content, "a table")
         label = known.label
         task: Task = regression(label, label.mean, label.spread)
-        if label.task == "classification":
+        if label.task != "regression":
             if len(set(label.classes or ())) < 2:
                 raise DataError("no preparation of a table: label.classes names fewer than two")
             task = Classification(len(label.classes or ()), label.positive)
+        if label.task == "labels":
+            if isinstance(label.column, str):
+                raise DataError("no preparation of a table: label.column is no list of labels")
+            task = MultiLabel(label.column)
         owns = {party: Preprocessing.from_state(state) for party, state in known.parties.items()}
         return cls(owns, label.column, task, label.classes)

@@ -21,7 +21,7 @@ from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.dates import moments
 from vertizo.data.weights import of_records, persons
-from vertizo.models.losses import Classification
+from vertizo.models.losses import Regression
 
 __all__ = ["Source", "load", "own", "pool", "source_of"]
 
@@ -37,7 +37,7 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     Raises:
         ConfigError, DataError: one line with the file or key, the column and what would be right.
     """
-    if options.path is None or options.label is None:
+    if options.path is None or not options.label_columns:
         raise ConfigError("data.name is 'table', which needs data.path and data.label")
     files, form = (options.path, options.test_path), CsvFormat.of(options)
     train, test = (None if path is None else source_of(path, form) for path in files)
@@ -78,9 +78,10 @@ def own(name: str, train: Source, test: Source | None, options: DataConfig) -> P
     if options.label is None:
         raise ConfigError(f"data.name is {options.name!r}, which needs data.label")
     task = options.task if options.label_range is None else "regression"
-    label, classes = options.label, options.classes
+    classes = options.classes
+    label = tuple(options.label) if isinstance(options.label, list) else options.label
     pooled = pool(name, train, test, label=label, options=options, task=task, classes=classes)
-    classified = isinstance(pooled.task, Classification)
+    classified = not isinstance(pooled.task, Regression)
     return replace(pooled, fitted_labels=classified and options.classes is None)
 
 
@@ -89,7 +90,7 @@ def pool(
     train: Source,
     test: Source | None,
     *,
-    label: str,
+    label: str | tuple[str, ...],
     options: DataConfig,
     task: TaskName | None = None,
     classes: Sequence[str] | None = None,
@@ -105,7 +106,7 @@ def pool(
     Args:
         name: of the data set.
         train, test: rows; the latter may have more columns, and in another order.
-        label: the column to predict.
+        label: the column to predict, or several.
         options: heeds drop, categorical, categories, test, stratify and time.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
@@ -116,14 +117,18 @@ def pool(
     Raises:
         ConfigError, DataError: one line with the file or key, the column and what would be right.
     """
-    _check_names(train, label, options)
+    predicted = (label,) if isinstance(label, str) else label
+    _check_names(train, predicted, options)
     held = _held(train, options)
     listed = {column for own in (options.columns or {}).values() for column in own}
     time = None if options.time in listed else options.time
-    no_features = (label, options.id, options.weight, options.person, time, *options.drop)
+    no_features = (*predicted, options.id, options.weight, options.person, time, *options.drop)
     columns = [c for c in held if c not in no_features]
     if not columns:
-        raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
+        raise DataError(
+            f"{train.name} has no column but {', '.join(map(repr, predicted))} and what data.drop "
+            "leaves out"
+        )
     if test is None and train.frame.height < 2:
         raise DataError(f"{train.name} has 1 row; it takes one to train on and one to test on")
     sources = [train] if test is None else [train, test]
@@ -171,10 +176,10 @@ def _held(train: Source, options: DataConfig) -> list[str]:
     return [column for column in there if column in held | named]
 
 
-def _check_names(train: Source, label: str, options: DataConfig) -> None:
+def _check_names(train: Source, label: Sequence[str], options: DataConfig) -> None:
     """Refuse columns that are not there."""
     wanted: list[tuple[str, Iterable[str]]] = [
-        ("label names", [label]),
+        ("label names", label),
         *(
             (f"{key} names", [column])
             for key in ("id", "weight", "person", "time")

@@ -111,9 +111,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Train the federation on records of all parties.
 
         X is a pandas or Polars frame, or an array [records, columns], in which NaN and None are
-        missing; y [records] are the labels. ``sample_weight`` [records], from 0, says how much each
-        record's loss counts, before the clip of ``privacy``; None counts all alike. It is a part of
-        the record at the label holder, and validation counts all records alike.
+        missing; y [records] are the labels, or of a classifier [records, labels], several that are
+        0 or 1 each. ``sample_weight`` [records], from 0, says how much each record's loss counts,
+        before the clip of ``privacy``; None counts all alike. It is a part of the record at the
+        label holder, and validation counts all records alike.
 
         Raises:
             ValueError: parameters or records that do not fit; one line says what would.
@@ -126,18 +127,19 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             )
         features = inputs.features(self, X, reset=True)
         check_consistent_length(X, y)
-        y = inputs.target(y, numbers=self.task == "regression")
+        given, y = y, inputs.target(y, numbers=self.task == "regression")
+        names = inputs.label_names(given, y, LABEL)
         out = None if self.out is None else Path(self.out)
         if out is not None and (out / "config.yaml").exists():
             raise RunError(f"out is {out}, which holds a run already; name a new folder")
         columns = settings.columns_of(self.parties, features.names)
         weights = inputs.weights(sample_weight, X)
-        config = self._configuration(features, columns, y, weighs=weights is not None)
+        config = self._configuration(features, columns, y, names, weighs=weights is not None)
         data, label = config.data, config.data.label
         assert label is not None, "set just now"
         needed = {data.person, data.time, *(c for own in columns.values() for c in own)}
         used = [column for column in features.names if column in needed]
-        frame = features.frame(used).with_columns(inputs.column(y, label))
+        frame = features.frame(used).with_columns(inputs.columns(y, label))
         if data.weight is not None:
             assert weights is not None, "it is named for them"
             frame = frame.with_columns(inputs.column(weights, data.weight))
@@ -160,6 +162,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         features: Features,
         columns: Mapping[str, Sequence[str]],
         y: NDArray[Any],
+        label: str | Sequence[str],
         *,
         weighs: bool,
     ) -> ExperimentConfig:
@@ -170,7 +173,12 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         forced = features.categories(held)
         if self.categorical is not None:
             forced += settings.named("categorical names", self.categorical, features.names)
-        label, weight = (_unlike(name, features.names) for name in (LABEL, WEIGHT))
+        label = (
+            [_unlike(n, features.names) for n in label]
+            if not isinstance(label, str)
+            else _unlike(label, features.names)
+        )
+        weight = _unlike(WEIGHT, features.names)
         own = {
             "seed": _seed(self.random_state),
             "data.name": "frame",

@@ -135,6 +135,8 @@ def _text(cell: Any, name: str) -> str:
 def target(given: Any, *, numbers: bool) -> NDArray[Any]:
     """Labels [records], as scikit-learn checks them, and ``numbers`` for a regression.
 
+    Several labels of a record, [records, labels], are 0 or 1 each.
+
     Raises:
         ValueError: scikit-learn's own.
         DataError: some are missing.
@@ -142,6 +144,8 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
     from sklearn.utils import assert_all_finite, column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
 
+    if not numbers and (several := np.asarray(given)).ndim == 2 and several.shape[1] > 1:
+        return _several(several)
     y: NDArray[Any] = column_or_1d(given, warn=True)
     if y.dtype.kind == "O":
         missing = sum(value is None or value is not value for value in y.tolist())
@@ -154,6 +158,18 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
         return y.astype(np.float64)
     check_classification_targets(y)
     return y
+
+
+def _several(y: NDArray[Any]) -> NDArray[np.int64]:
+    if y.dtype.kind == "O":  # of pandas' nullable types
+        y = np.asarray(y.tolist())
+    wrong = y[~np.isin(y, (0, 1))] if y.dtype.kind in "biuf" else y.ravel()
+    if len(wrong):
+        raise DataError(
+            f"y has {y.shape[1]} columns, which are several labels of a record and must be 0 or 1; "
+            f"one is {wrong.tolist()[0]!r}"
+        )
+    return y.astype(np.int64)
 
 
 def weights(given: Any, records: Any) -> NDArray[np.float64] | None:
@@ -178,3 +194,19 @@ def column(values: NDArray[Any], name: str) -> pl.Series:
     import polars as pl
 
     return pl.Series(name, values.tolist())
+
+
+def label_names(given: Any, y: NDArray[Any], name: str) -> str | list[str]:
+    """What the column of labels ``y`` is called, or columns where there are several."""
+    if y.ndim == 1:
+        return name
+    if _is_frame(given):
+        return [str(each) for each in given.columns]
+    return [f"{name}_{place}" for place in range(y.shape[1])]
+
+
+def columns(values: NDArray[Any], names: str | Sequence[str]) -> list[pl.Series]:
+    """Labels as columns of a frame."""
+    if isinstance(names, str):
+        return [column(values, names)]
+    return [column(each, name) for each, name in zip(values.T, names, strict=True)]

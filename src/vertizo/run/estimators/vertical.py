@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.tabular.columns import Source, texts
+from vertizo.models.losses import MultiLabel
 from vertizo.run.estimators import inputs
 from vertizo.run.estimators.base import VerticalEstimator
 
@@ -63,7 +64,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         out: folder for the run, which must be new; None keeps it in memory.
 
     Attributes:
-        classes_: the classes, sorted.
+        classes_: the classes, sorted; of several labels their places.
         result_: the run: ``summary`` and ``metrics``.
         privacy_: what is guaranteed, in words.
         n_features_in_, feature_names_in_: of X in fit.
@@ -77,26 +78,50 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
     def predict_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
         """The probability of each class, [records, classes] in the order of ``classes_``.
 
+        Of several labels the probability that each holds, [records, labels].
+
         Raises:
             ValueError: X has other columns than in fit, or text where there were numbers.
         """
         check_is_fitted(self, "result_")
+        if isinstance(self._preparation.task, MultiLabel):
+            return self._outputs(X)
         names = self._preparation.class_names
         assert names is not None, "of a classification"
         probabilities = self._outputs(X)
         return probabilities[:, [names.index(text) for text in _texts(self.classes_)]]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
-        """The likeliest class of each record; ValueError as of `predict_proba`."""
-        places = self.predict_proba(X).argmax(1)
+        """The likeliest class of each record; ValueError as of `predict_proba`.
+
+        Of several labels 1 for those that are likelier than not, else 0, [records, labels].
+        """
+        likely = self.predict_proba(X)
+        if isinstance(self._preparation.task, MultiLabel):
+            return (likely > 0.5).astype(np.int64)
+        places = likely.argmax(1)
         classes: NDArray[Any] = self.classes_[places]
         return classes
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         present = np.unique(y)
         further = self.config.get("data") if isinstance(self.config, Mapping) else None
         if isinstance(further, Mapping) and "classes" in further:
             raise ConfigError("config has data.classes; give the parameter classes in its place")
+        self._several = y.ndim == 2
+        if self._several:
+            self.classes_ = np.arange(y.shape[1])
+            if self.classes is not None and list(self.classes) != [0, 1]:
+                raise ConfigError(
+                    f"classes is {list(self.classes)!r} but y has several labels; leave it out"
+                )
+            weighed = {} if self.class_weight is None else {"data.class_weights": "balanced"}
+            return {"data.classes": ["0", "1"], **weighed}
         if self.classes is None:
             self.classes_ = present
         else:
@@ -133,7 +158,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         return dict(zip(names, map(float, given.values()), strict=True))
 
     def _check_public(self) -> None:
-        if self.classes is None:
+        if self.classes is None and not self._several:
             raise ConfigError(
                 "classes is None, but privacy needs classes=[...], every class there is, from "
                 "public knowledge: read off y, no ε would hold"

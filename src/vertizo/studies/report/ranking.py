@@ -58,7 +58,9 @@ def tested(run: Run) -> Tested | None:
     kept = folder.load(TESTED, "model", "labels", "logits", "positive")
     head = "raw" if run.config.control == "label-free" else "private"
     logits, positive = kept["logits"].get(head), kept["positive"]
-    if kept["model"] != summary.get("model") or logits is None or logits.shape[1] != 2:
+    if kept["model"] != summary.get("model") or logits is None or positive is None:
+        return None
+    if logits.shape[1] != 2:
         return None
     is_positive = (kept["labels"] == positive).numpy()
     if is_positive.all() or not is_positive.any():

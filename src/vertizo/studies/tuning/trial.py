@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import BudgetError, ConfigError, NonFiniteError, RunError
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.models.losses import Classification, Huber, Quantile
-from vertizo.party.metrics import quality
+from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile
+from vertizo.party.metrics import quality, varying
 from vertizo.run.experiment import Experiment, Progress
 from vertizo.run.folder import RunFolder
 from vertizo.run.ledger_session import can_go_on
@@ -76,6 +76,9 @@ def choose(name: str | None, data: VerticalData) -> Objective:
     offered: tuple[ObjectiveName, ...] = ("rmse", "loss")
     if type(data.task) in (Huber, Quantile):
         offered = ("loss", "rmse")
+    if isinstance(data.task, MultiLabel):
+        ranked = ("auc", "average_precision") if len(varying(labels)) else ()
+        offered = (*ranked, "accuracy", "loss")
     if isinstance(data.task, Classification):
         both = data.task.outputs == 2 and 0 < int(labels.sum()) < labels.numel()
         offered = ("auc", "average_precision", "accuracy") if both else ("accuracy",)

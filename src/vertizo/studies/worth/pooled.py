@@ -16,14 +16,17 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.data.weights import of_classes, of_labels
-from vertizo.models.losses import Classification, Quantile, Task
+from vertizo.models.losses import Classification, Quantile, Regression, Task
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import Purpose
 
 
-def plain(task: Task) -> Task:
+def plain(task: Task) -> Classification | Regression:
     """The task as test records are scored: classes without weights."""
-    return Classification(task.outputs, task.positive) if isinstance(task, Classification) else task
+    if isinstance(task, Classification):
+        return Classification(task.outputs, task.positive)
+    assert isinstance(task, Regression), "a study is about one label"
+    return task
 
 
 def alone(config: ExperimentConfig, data: VerticalData) -> Tensor | None:
@@ -56,7 +59,7 @@ def _boosted(
 
 def _constant(data: VerticalData) -> Tensor:
     """The same for every record: the classes' shares in training, or the labels' mean."""
-    task, labels, rows = data.task, data.labels["train"], len(data.labels["test"])
+    task, labels, rows = plain(data.task), data.labels["train"], len(data.labels["test"])
     if isinstance(task, Classification):
         counts = torch.bincount(labels, minlength=task.outputs).double()
         return (counts / counts.sum()).clamp_min(1e-12).log().float().expand(rows, -1)

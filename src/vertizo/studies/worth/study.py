@@ -22,7 +22,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.names import Head
 from vertizo.data.vertical import VerticalData
-from vertizo.models.losses import Classification
+from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import LEVEL, headline, interval, resampled, resamples
 from vertizo.party.metrics import scores
 from vertizo.run import checkpoint
@@ -119,6 +119,10 @@ class Worth:
                     "it out"
                 )
         check_mechanism(config)
+        if isinstance(data.task, MultiLabel):
+            raise ConfigError(
+                "data.label is a list; `vertizo worth` is about one label: name one of them"
+            )
         labels, task = data.labels["test"], data.task
         kinds = len(np.unique(labels.numpy()))
         if not kinds or (isinstance(task, Classification) and task.outputs == 2 and kinds < 2):
