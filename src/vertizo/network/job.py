@@ -272,11 +272,12 @@ class Foreseen:
 def foresee(config: ServeConfig) -> Foreseen:
     """What a label holder can say of a job before it is begun.
 
-    ConfigError or DataError where it could not be served; nothing is written.
+    ConfigError, DataError or RunError where it could not be served; nothing is written.
     """
     plain, served = config.experiment(), config.federation
     data = records_of(plain, served).data
     plain = complete(plain, data)
+    check_free(plain, data, trial=served.trial)
     noise, party = embedding_noise(plain, data.records), _foreseen(plain, data)
     statement = statement_of(plain, data, party, noise, models_mix=False, served=True)
     return Foreseen(settings_of(plain, trial=served.trial), statement, noise)
