@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
+import yaml
 from tests.network.agent.houses import HOLDER, holder_config, member_config, offer
 from tests.refusals import refused
 from tests.rows import each
@@ -273,3 +275,31 @@ def test_a_wrong_table_is_told_when_submitted(tmp_path: Path) -> None:
     path.write_text(EXACT)
     config, store = holder(tmp_path)
     refused("maybe", Exception, submit, path, config, store, match="maybe")
+
+
+def test_the_files_of_the_tutorial_are_agents_and_jobs_and_fit_each_other() -> None:
+    folder = Path(__file__).parents[3] / "examples" / "federation" / "agents"
+    agents = {path.stem: load_agent(path) for path in folder.glob("*.agent.yaml")}
+    assert len(agents) == 3
+    jobs = [load_job(path)[0] for path in folder.glob("*.job.yaml")]
+    assert sorted(job.kind for job in jobs) == ["align", "align", "predict", "train"]
+    for job in jobs:
+        assert all(job.table in agent.tables for agent in agents.values())
+        for key in ("alignment", "model"):
+            assert getattr(job, key) in (None, *(other.name for other in jobs))
+    page = (folder.parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+    shown = page.split("```yaml\n")[1].split("```")[0]
+    assert yaml.safe_load(shown) == yaml.safe_load((folder / "lab.agent.yaml").read_text())
+
+
+def test_schemas_take_the_files_of_the_tutorial_and_refuse_others() -> None:
+    from vertizo.cli.schema import made
+
+    folder = Path(__file__).parents[3] / "examples" / "federation" / "agents"
+    for kind in ("agent", "job"):
+        checker = jsonschema.Draft202012Validator(made(kind))  # type: ignore[arg-type]
+        for path in folder.glob(f"*.{kind}.yaml"):
+            tree = yaml.safe_load(path.read_text())
+            assert checker.is_valid(tree), path
+            section = {**tree[kind], "surprise": 1}
+            assert not checker.is_valid({**tree, kind: section}), path
