@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tests.rows import each
 from vertizo.core.errors import RunError
 from vertizo.network import frames
 from vertizo.network.agent import agent as loop
-from vertizo.network.agent import label_holder, messages, store
+from vertizo.network.agent import label_holder, messages, processes, store
 from vertizo.network.agent.states import AFTER, ENDS, State
 
 BY_HAND = {"approve": "by-hand"}
@@ -224,6 +225,44 @@ def test_a_process_that_dies_goes_on_and_aligning_begins_anew_at_all(tmp_path: P
     houses.turn(4)
     assert houses.running() == [2, 2, 2]
     assert houses.states() == ["running"] * 3
+
+
+def test_a_job_whose_port_was_taken_goes_on_at_another(tmp_path: Path) -> None:
+    houses = began(tmp_path)
+    first = houses.holder.store.open_jobs()[0].port
+    houses.processes(HOLDER).end("one", -9)
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", first))
+        stranger.listen()
+        houses.turn(5)
+    port = houses.holder.store.open_jobs()[0].port
+    assert port != first
+    assert houses.running() == [2, 2, 2]
+    for name in PARTIES:
+        assert houses.processes(name).started[-1][2][-1].endswith(f":{port}")
+        houses.processes(name).end("one", 0)
+    houses.turn(3)
+    assert houses.states() == ["finished"] * 3
+
+
+def test_a_disk_that_is_full_for_a_while_fails_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    houses, real = Houses(tmp_path), processes.write
+
+    def full(*_: Any) -> None:
+        raise RunError("No space left on device")
+
+    houses.submit(offer())
+    monkeypatch.setattr(processes, "write", full)
+    monkeypatch.setattr(loop, "LONGEST_PAUSE", 0.2)
+    houses.turn(6)
+    assert houses.running() == [1, None, None]
+    assert any("No space left" in line for line in houses.said)
+    monkeypatch.setattr(processes, "write", real)
+    time.sleep(0.3)
+    houses.turn(2)
+    assert houses.running() == [1, 1, 1]
 
 
 def test_an_end_of_an_attempt_that_is_over_means_nothing(tmp_path: Path) -> None:

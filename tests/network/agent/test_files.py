@@ -46,6 +46,15 @@ def test_paths_of_a_file_are_beside_it(tmp_path: Path) -> None:
     assert holder.tables["people"]["path"] == str(tmp_path / "p.csv")
 
 
+def test_a_members_own_code_is_found_beside_its_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").touch()
+    path = tmp_path / "agent.yaml"
+    path.write_text(MEMBER + "client: {model: {name: torch, path: 'own.py:Net'}}")
+    member = load_agent(path)
+    assert isinstance(member, MemberAgent)
+    assert member.client["model"]["path"] == f"{tmp_path / 'own.py'}:Net"
+
+
 AGENTS = [
     ("epochs: 3", "has no section agent"),
     (MEMBER.replace("name: test,", ""), "agent.name is missing"),

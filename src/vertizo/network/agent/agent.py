@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
-from vertizo.core.errors import UserError
+from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over
 from vertizo.network.agent.store import Job, Store
 
@@ -81,16 +81,19 @@ class Agent:
         raise NotImplementedError
 
     def words_of(self, job: Job, folder: Path) -> list[str]:
-        """The command of a job's process; a UserError where there can be none."""
+        """The command of a job's process; ConfigError where there can be none."""
         raise NotImplementedError
 
     def _start(self, job: Job) -> None:
         folder = self.store.folder_of(job.name)
         try:
             self._children.start(job.name, job.attempt, folder, self.words_of(job, folder))
-        except UserError as error:
+        except ConfigError as error:
             self.store.conclude(job.name, job.attempt, "failed", str(error))
             self.notice(f"{job.name} failed: {error}")
+        except RunError as error:  # of the machine, such as a full disk: other jobs go on
+            self._deaths[job.name] = (0, time.monotonic() + LONGEST_PAUSE)
+            self.notice(f"{job.name}: {error}; trying again in {LONGEST_PAUSE:g} s")
 
     def _note_end(self, ended: Ended) -> None:
         job = self.store.job(ended.job)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, RLock
 
-from vertizo.core.errors import MalformedError, RunError, WireError
+from vertizo.core.errors import ConfigError, MalformedError, WireError
 from vertizo.network import frames
 from vertizo.network.agent import messages, processes
 from vertizo.network.agent.agent import TOGETHER, Agent
@@ -27,6 +27,8 @@ from vertizo.network.transport import Answer
 
 GRACE_SECONDS = 10.0
 """For members to end once the label holder's process has, before it is started again for them."""
+RATE = 10.0
+"""Reports of one member in a second that are read."""
 TOLD = {
     "failed": "a process of another party failed",
     "refused": "another member refused",
@@ -65,10 +67,10 @@ class LabelHolder(Agent):
         """Work until it is stopped; RunError or ConfigError where it cannot listen."""
         agent = self.config.agent
         credentials = Credentials.load(agent.certificates)
-        with GrpcServer(self, listen=agent.listen, credentials=credentials) as net:
+        with GrpcServer(self, listen=agent.listen, credentials=credentials, rate=RATE) as net:
             self.take_up()
-            host = agent.listen.rpartition(":")[0]
-            self.notice(f"{credentials.name} is the agent of {agent.name} at {host}:{net.port}")
+            place = f"{self._host}:{net.port}"
+            self.notice(f"{credentials.name} is the agent of {agent.name} at {place}")
             self.run(stopped)
 
     # What members' agents ask.
@@ -198,10 +200,9 @@ class LabelHolder(Agent):
         A member that has not yet heard of a job's end may still connect to its port.
         """
         first, last = self.config.agent.ports
-        host = self.config.agent.listen.rpartition(":")[0]
         free = [port for port in range(first, last + 1) if port not in taken]
         for port in sorted(free, key=lambda port: (self._used.get(port, 0.0), port)):
-            if _can_listen(host, port):
+            if _can_listen(self._host, port):
                 self._used[port] = time.monotonic()
                 return port
         return 0
@@ -248,13 +249,28 @@ class LabelHolder(Agent):
             self._over_since.pop(job.name, None)
             self.notice(f"{job.name} is {state}{': ' if line else ''}{line}")
 
+    def _start(self, job: Job) -> None:
+        """As of an `Agent`; where somebody else has taken the port meanwhile, at another one."""
+        with self._lock:
+            if not _can_listen(self._host, job.port):
+                running = [each for each in self.store.open_jobs() if each.state == "running"]
+                port = self._free_port({each.port for each in running})
+                if port:  # members' processes begin anew with the attempt, and there
+                    self.store.note(job.name, f"port {job.port} is in use; goes on at {port}")
+                    self.store.assign(job.name, port, job.attempt + 1)
+                return
+        super()._start(job)
+
+    @property
+    def _host(self) -> str:
+        return self.config.agent.listen.rpartition(":")[0]
+
     def words_of(self, job: Job, folder: Path) -> list[str]:
         """As of an `Agent`."""
         words = processes.words_of(folder)
         if words is None:
-            raise RunError(f"{folder} lacks {processes.COMMAND}, which was written when submitted")
-        host = self.config.agent.listen.rpartition(":")[0]
-        return [*words, "--set", f"federation.listen={host}:{job.port}"]
+            raise ConfigError(f"{folder} lacks {processes.COMMAND}, which `vertizo submit` wrote")
+        return [*words, "--set", f"federation.listen={self._host}:{job.port}"]
 
 
 def _approves(standing: Standing | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from vertizo.config import tree as config_tree
 from vertizo.config.error_lines import explain, read_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
@@ -187,6 +188,7 @@ def load_agent(path: Path) -> LabelHolderAgent | MemberAgent:
             f"{path}: agent has server, as a member's, and listen, as the label holder's; "
             "leave one of them out"
         )
+    config_tree.make_absolute(tree, path.parent)
     for key in ("certificates", "folder"):
         _beside(agent, key, path)
     for name, table in tables.items() if isinstance(tables, dict) else ():

@@ -32,6 +32,8 @@ SYNCHRONOUS = "FULL"
 HEARD_SECONDS = 10.0
 """Between two notes of when a member was heard."""
 SILENT_SECONDS = 3 * HEARD_SECONDS
+TRIES, TRY_SECONDS = 10, 0.1
+"""To become the folder's agent."""
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
 CREATE TABLE jobs (
@@ -133,10 +135,14 @@ class Store:
     def alone(self) -> Iterator[None]:
         """Nobody else is this folder's agent inside; RunError where somebody is."""
         system.require_locks("an agent's folder")
-        with self._lock() as is_ours:
-            if not is_ours:
-                raise RunError(f"{self.folder} is in use by another agent; end it first")
-            yield
+        for left in reversed(range(TRIES)):
+            with self._lock() as is_ours:
+                if is_ours:
+                    yield
+                    return
+            if left:  # a command may only be looking whether there is an agent
+                time.sleep(TRY_SECONDS)
+        raise RunError(f"{self.folder} is in use by another agent; end it first")
 
     @property
     def is_in_use(self) -> bool:
