@@ -297,6 +297,20 @@ def test_a_member_that_was_away_when_training_ended_hears_of_it(
     assert houses.states() == ["finished"] * 3
 
 
+def test_training_that_is_over_everywhere_waits_for_nobody(tmp_path: Path) -> None:
+    """The label holder's process died after the last member had heard of the end."""
+    houses = began(tmp_path)
+    for name in MEMBERS:
+        houses.processes(name).end("one", 0)
+    houses.turn(3)
+    assert houses.states() == ["running"] * 3
+    (houses.holder.store.folder_of("one") / "run").mkdir()
+    (houses.holder.store.folder_of("one") / "run" / "summary.json").write_text("{}")
+    houses.start(HOLDER)
+    houses.turn(3)
+    assert houses.states() == ["finished"] * 3
+
+
 @each("kind", ["train", "align"])
 def test_whatever_dies_whenever_a_job_ends_well_everywhere(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from vertizo.network.agent.options import LabelHolderAgent, MemberAgent, load_ag
 from vertizo.network.agent.policy import check_label_holder, check_member
 from vertizo.network.agent.preparing import submit
 from vertizo.network.agent.store import Store
+from vertizo.network.options import load_serve
 
 MEMBER = """\
 agent: {name: test, server: "bank:7443", certificates: certs, folder: here}
@@ -250,6 +251,15 @@ def test_a_submitted_job_states_what_it_guarantees(
     assert [job.state for job in store.jobs()] == ["submitted"]
     path.write_text("job: {kind: align, members: [north], table: people}")
     assert [submit(path, config, store).job for _ in range(2)] == ["align-1", "align-2"]
+
+
+def test_new_records_without_a_label_can_be_aligned(tmp_path: Path) -> None:
+    config, store = holder(tmp_path)
+    tree = config.model_dump() | {"tables": {"people": {"path": "new.csv", "id": "id"}}}
+    path = tmp_path / "job.yaml"
+    path.write_text("job: {kind: align, members: [north], table: people}")
+    made = submit(path, LabelHolderAgent.model_validate(tree), store)
+    load_serve(store.folder_of(made.job) / "party.yaml")
 
 
 SUBMITTED = [

@@ -218,10 +218,15 @@ class LabelHolder(Agent):
         elif job.outcome == "broken" or any(s.state == "broken" for s in here.values()):
             self.store.note(job.name, f"attempt {job.attempt + 1} begins")
             self.store.assign(job.name, job.port, job.attempt + 1)
-        elif job.outcome == "finished" and done == set(job.offer.members):
+        elif done == set(job.offer.members) and (job.outcome or self._has_ended(job)):
             self._end(job, "finished", "")
         elif not self._is_expired(job) and job.outcome == "finished":
             self._wait_for_members(job)
+
+    def _has_ended(self, job: Job) -> bool:
+        """Whether training is over here, though its process was killed before it could say so."""
+        summary = self.store.folder_of(job.name) / "run" / "summary.json"
+        return job.offer.kind == "train" and summary.is_file()
 
     def _wait_for_members(self, job: Job) -> None:
         """Start the process again for members who were away when it ended."""

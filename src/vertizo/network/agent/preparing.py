@@ -96,15 +96,14 @@ def _made(
 ) -> tuple[Offer, str, tuple[dict[str, Any], list[str]]]:
     """The offer, the ledger that it shares with others, and how its process is started."""
     plain = _plain(job, name)
-    if job.kind != "train":
-        begun = processes.as_label_holder(config, plain, tree, store, job.head)
-        return plain, "", begun
-    plain = _changed(plain, kind="train")
+    plain = _changed(plain, kind=job.kind)
     begun = processes.as_label_holder(config, plain, tree, store, job.head)
     try:
         served = ServeConfig.model_validate(begun[0])
     except ValidationError as error:
         raise ConfigError(f"{path}: {explain(error, ServeConfig)}") from None
+    if job.kind != "train":
+        return plain, "", begun
     from vertizo.network.job import foresee
 
     known = foresee(served)

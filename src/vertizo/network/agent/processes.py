@@ -85,7 +85,7 @@ def as_label_holder(
     if offer.kind == "align":
         out = str(aligned(store, path, offer.job))
         # A configuration has a label, which an alignment does not read: new records have none.
-        data = {"label": table["id"], **table, "name": "table", "path": out}
+        data = {"label": f"not {table['id']}", **table, "name": "table", "path": out}
         data.pop("test_path", None)
         return {"federation": served, "data": data}, _align(file, path, out, offer.method)
     if offer.kind == "predict":
