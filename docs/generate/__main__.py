@@ -50,6 +50,12 @@ def part(name: str) -> str:
             return options.configuration()
         case "api":
             return api.page()
+        case "states":
+            return options.states()
+        case "agent":
+            return options.agent()
+        case "job":
+            return options.job()
         case "worth":
             return worth.tables(method)
     raise ValueError(f"unknown part {name!r}")

@@ -14,6 +14,9 @@ from pydantic_core import PydanticUndefined
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import TAGS, Options, options_of, texts
 from vertizo.methods.choice import METHODS
+from vertizo.network.agent.job_file import JobOptions
+from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
+from vertizo.network.agent.states import AFTER, MEANING
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -34,6 +37,29 @@ def configuration() -> str:
         if section != "method" and _is_options(field.annotation):
             parts += [f"## `{section}`\n", *_section(field.annotation, f"{section}.")]
     return re.sub(r"\bdocs/([a-z-]+)\.md", r"[\1](\1.md)", "\n".join(parts))
+
+
+def agent() -> str:
+    """The keys of an agent's file, of both parties."""
+    parts = []
+    for who, whose in (("label holder", LabelHolderAgent), ("member", MemberAgent)):
+        parts.append(f"**At the {who}**\n")
+        rows: list[tuple[str, str, str, str]] = []
+        for section in ("agent", "policy"):
+            rows += _rows(whose.model_fields[section].annotation, f"{section}.")
+        parts.append(table(HEADER, [*rows, *_rows(whose, "")]))
+    return "\n".join(parts)
+
+
+def job() -> str:
+    """The keys of a submitted file's own section."""
+    return table(HEADER, list(_rows(JobOptions, "job.")))
+
+
+def states() -> str:
+    """The states of a job, and what may follow each."""
+    rows = [(f"`{s}`", MEANING[s], ", ".join(AFTER[s]) or "nothing") for s in AFTER]
+    return table(("state", "meaning", "what may follow"), rows)
 
 
 HEADER = ("key", "may be", "default", "meaning")
@@ -129,7 +155,8 @@ def _kind(annotation: Any) -> str:
     if origin is dict:
         return f"{_kind(inner[0])} → {_kind(inner[1])}"
     if _is_options(annotation):
-        return f"`{_name(annotation)}`"
+        has_name = any(tag in annotation.model_fields for tag in TAGS)
+        return f"`{_name(annotation)}`" if has_name else "keys and values"
     return WORDS.get(annotation, "any")
 
 

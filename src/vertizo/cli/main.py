@@ -54,11 +54,18 @@ COMMANDS = {
     "align": "Find the records that all parties have and write this party's rows of them.",
     "serve": "Serve a job as the label holder, or continue it.",
     "join": "Join a job as a feature holder, or continue it.",
+    "agent": "Run a party's jobs with the other parties' agents, until it is stopped.",
+    "submit": "Submit a job, as the label holder, to this party's agent.",
+    "jobs": "List the jobs of this party's agent, or tell all about one.",
+    "cancel": "Take a job back, as the label holder; it ends at all parties.",
+    "approve": "Approve a job that waits for a person, as a member.",
+    "refuse": "Refuse a job, as a member, or leave one that runs; it ends at all parties.",
 }
 """The commands and their lines in the list."""
 FILES = {
     **dict.fromkeys(("compare", "tune", "reproduce"), "studies"),
     **dict.fromkeys(("certs", "serve", "join"), "parties"),
+    **dict.fromkeys(("submit", "jobs", "cancel", "approve", "refuse"), "jobs"),
     "privacy plan": "planning",
 }
 """Where a command is, if not in the file of its first word."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union
 
 from vertizo.cli.options import argument
 
-Kind = Literal["train", "serve", "join", "study"]
+Kind = Literal["train", "serve", "join", "agent", "job", "study"]
 
 
 def schema(kind: Annotated[Kind, argument("What the file is for.")] = "train") -> None:
@@ -26,11 +26,28 @@ def made(kind: Kind) -> dict[str, Any]:
         return found
     if kind == "study":
         return _study()
+    if kind == "agent":
+        from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
+
+        return _generated(LabelHolderAgent | MemberAgent, "An agent's configuration")
+    if kind == "job":
+        return _job()
     from vertizo.network.options import JoinConfig, ServeConfig
 
     if kind == "serve":
         return _generated(ServeConfig, "A label holder's configuration")
     return _generated(JoinConfig, "A feature holder's configuration")
+
+
+def _job() -> dict[str, Any]:
+    """A job's own section is checked; what is beside it is known once it is in an agent's hands."""
+    from vertizo.network.agent.job_file import JobOptions
+
+    found = _generated(JobOptions, "A job that is submitted")
+    meta = {key: found.pop(key) for key in ("$schema", "title")}
+    definitions = {"$defs": found.pop("$defs")} if "$defs" in found else {}
+    section = {"type": "object", "required": ["job"], "properties": {"job": found}}
+    return {**meta, **definitions, **section}
 
 
 def _study() -> dict[str, Any]:

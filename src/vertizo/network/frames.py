@@ -164,8 +164,12 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 def encode(frame: Frame) -> bytes:
     """The bytes of a frame of this module."""
-    body = _encoder.encode(frame)
-    return HEADER.pack(MAGIC, wire.VERSION, 0, len(body)) + body
+    return framed(MAGIC, _encoder.encode(frame))
+
+
+def framed(magic: bytes, body: bytes) -> bytes:
+    """A body behind the header that says whose it is."""
+    return HEADER.pack(magic, wire.VERSION, 0, len(body)) + body
 
 
 def is_party_frame(frame: bytes) -> bool:
@@ -173,19 +177,25 @@ def is_party_frame(frame: bytes) -> bool:
     return frame[:2] == wire.MAGIC
 
 
-def decode(frame: bytes) -> Frame:
-    """One frame of this module, or a WireError."""
+def body_of(magic: bytes, frame: bytes) -> memoryview:
+    """What is behind the header of one frame, or a WireError."""
     if len(frame) < HEADER.size:
         raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
-    magic, version, reserved, length = HEADER.unpack_from(frame)
-    if magic != MAGIC:
-        raise MalformedError(f"a frame of {magic!r}, which is none of ours")
+    found, version, reserved, length = HEADER.unpack_from(frame)
+    if found != magic:
+        raise MalformedError(f"a frame of {found!r}, which is none of ours")
     if version != wire.VERSION or reserved:
         raise MalformedError(wire.other_version(version, reserved))
     if length != len(frame) - HEADER.size or length > MAX_BODY:
         raise MalformedError(f"a body of {length} bytes in a frame of {len(frame)}")
+    return memoryview(frame)[HEADER.size :]
+
+
+def decode(frame: bytes) -> Frame:
+    """One frame of this module, or a WireError."""
+    body = body_of(MAGIC, frame)
     try:
-        found: Frame = _decoder.decode(memoryview(frame)[HEADER.size :])
+        found: Frame = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedError(f"not a frame of ours: {error}") from None
     return found

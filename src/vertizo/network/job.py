@@ -26,8 +26,10 @@ from vertizo.network.options import NO_LEDGER, ServeConfig, ServeOptions
 from vertizo.party.server import ServerParty
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.durable_ledger import SLACK, DurableLedger
+from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.statement import Statement
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_server
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.coverage import statement_of
@@ -249,6 +251,38 @@ def charged_data(config: ServeConfig) -> VerticalData:
     return records_of(config.experiment(), config.federation).data
 
 
+def _foreseen(config: ExperimentConfig, data: VerticalData) -> ServerParty:
+    """The party of a job before members came, who say how long their embeddings are."""
+    dims = [getattr(config.client.model, "outputs", None) or USUAL_DIM] * len(data.parties)
+    return _make_party(config, data, dims, Stream.from_seed(0), trial=False)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What can be said of a job before its members come."""
+
+    settings: str
+    """As of `settings_of`, without which records train."""
+    statement: Statement
+    """What is guaranteed, unless members fit what they prepare or mix records."""
+    noise: EmbeddingStatement | None
+    """Of the noise that each member puts on its embeddings."""
+
+
+def foresee(config: ServeConfig) -> Foreseen:
+    """What a label holder can say of a job before it is begun.
+
+    ConfigError, DataError or RunError where it could not be served; nothing is written.
+    """
+    plain, served = config.experiment(), config.federation
+    data = records_of(plain, served).data
+    plain = complete(plain, data)
+    check_free(plain, data, trial=served.trial)
+    noise, party = embedding_noise(plain, data.records), _foreseen(plain, data)
+    statement = statement_of(plain, data, party, noise, models_mix=False, served=True)
+    return Foreseen(settings_of(plain, trial=served.trial), statement, noise)
+
+
 def budget_for_jobs(config: ServeConfig, data: VerticalData, runs: int) -> LedgerBudget:
     """The budget that so many jobs of a label holder need, for its records (`charged_data`).
 
@@ -259,8 +293,7 @@ def budget_for_jobs(config: ServeConfig, data: VerticalData, runs: int) -> Ledge
     plain = config.experiment()
     plain = plain.model_copy(update={"privacy": plain.privacy.model_copy(update={"ledger": None})})
     plain = complete(plain, data)
-    dims = [getattr(plain.client.model, "outputs", None) or USUAL_DIM] * len(data.parties)
-    party = _make_party(plain, data, dims, Stream.from_seed(0), trial=False)
+    party = _foreseen(plain, data)
     check_exact(plain, statement_of(plain, data, party, None, models_mix=False))
     releases = _releases(party)
     if releases.secret is not None:

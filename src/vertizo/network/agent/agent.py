@@ -1,0 +1,127 @@
+"""What both agents share: the loop that keeps a job's process in step with the job's state.
+
+The loop looks at the store and acts on what it finds; nothing that it needs is remembered only in
+the process. So an agent that is killed at any moment, and started again, goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+
+from vertizo.core.errors import ConfigError, RunError, UserError
+from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over
+from vertizo.network.agent.store import Job, Store
+
+TICK = 0.2
+"""Seconds between two looks at the jobs."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
+"""Seconds until a process that died is started again: twice as long each time."""
+STEADY_SECONDS = 20.0
+"""A process that lived for so long did not die at its start."""
+TOGETHER = ("align", "predict")
+"""Kinds of job that keep nothing on the way: when one party's process dies, all begin anew."""
+
+
+class Agent:
+    """Drives the jobs of one party; see `LabelHolder` and `Member`.
+
+    ``notice`` takes a line about what people should know.
+    """
+
+    def __init__(self, store: Store, notice: Callable[[str], None]) -> None:
+        self.store = store
+        self.notice = notice
+        self._children = Children()
+        self._deaths: dict[str, tuple[int, float]] = {}
+        """Job → deaths on end of its process, and when the next may start."""
+
+    def take_up(self) -> None:
+        """End what a killed agent left behind; RunError where something does not end."""
+        jobs = [job for job in self.store.open_jobs() if job.state == "running"]
+        end_left_over(self.store.folder_of(job.name) for job in self.store.open_jobs())
+        for job in jobs:
+            begun = (self.store.folder_of(job.name) / PROCESS).exists()
+            if begun and job.offer.kind in TOGETHER and not job.outcome:
+                self.store.conclude(job.name, job.attempt, "broken", "the agent was started again")
+            self.notice(f"{job.name} is taken up again")
+
+    def run(self, stopped: Event) -> None:
+        """Work until it is stopped."""
+        try:
+            while not stopped.wait(TICK):
+                try:
+                    self.tick()
+                except (
+                    UserError
+                ) as error:  # such as a full disk: a service waits until it is mended
+                    self.notice(f"{error}; trying again in {LONGEST_PAUSE:g} s")
+                    stopped.wait(LONGEST_PAUSE)
+        finally:
+            self._children.stop_all()
+
+    def tick(self) -> None:
+        """One look at all jobs."""
+        for ended in self._children.ended():
+            self._note_end(ended)
+        self.consider(self.store.open_jobs())
+        wanted = {job.name: job for job in self.store.open_jobs() if _is_wanted(job)}
+        attempts = self._children.attempts()
+        for name, attempt in attempts.items():
+            if name not in wanted or wanted[name].attempt != attempt:
+                self._children.stop(name)
+        for name, job in wanted.items():
+            if name not in attempts and time.monotonic() >= self._deaths.get(name, (0, 0.0))[1]:
+                self._start(job)
+
+    def consider(self, jobs: Sequence[Job]) -> None:
+        """Change states, where it is time to."""
+        raise NotImplementedError
+
+    def words_of(self, job: Job, folder: Path) -> list[str]:
+        """The command of a job's process; ConfigError where there can be none."""
+        raise NotImplementedError
+
+    def _start(self, job: Job) -> None:
+        folder = self.store.folder_of(job.name)
+        try:
+            self._children.start(job.name, job.attempt, folder, self.words_of(job, folder))
+        except ConfigError as error:
+            self.store.conclude(job.name, job.attempt, "failed", str(error))
+            self.notice(f"{job.name} failed: {error}")
+        except RunError as error:  # of the machine, such as a full disk: other jobs go on
+            self._deaths[job.name] = (0, time.monotonic() + LONGEST_PAUSE)
+            self.notice(f"{job.name}: {error}; trying again in {LONGEST_PAUSE:g} s")
+
+    def _note_end(self, ended: Ended) -> None:
+        job = self.store.job(ended.job)
+        if job is None or not _is_wanted(job) or job.attempt != ended.attempt:
+            return
+        if ended.code == 0:
+            self._deaths.pop(job.name, None)
+            self.store.conclude(job.name, job.attempt, "finished")
+        elif ended.failed:
+            line = ended.line or f"its process ended with exit code {ended.code}"
+            self.store.conclude(job.name, job.attempt, "failed", line)
+            self.notice(f"{job.name} failed: {line}")
+        elif not ended.asked:
+            self._note_death(job, ended)
+
+    def _note_death(self, job: Job, ended: Ended) -> None:
+        """It was killed, or stopped by somebody else: it, or all, begin again in a while."""
+        deaths = 0 if ended.seconds > STEADY_SECONDS else self._deaths.get(job.name, (0, 0.0))[0]
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**deaths)
+        self._deaths[job.name] = (min(deaths + 1, 20), time.monotonic() + pause)
+        how = f"by signal {-ended.code}" if ended.code < 0 else f"with exit code {ended.code}"
+        words = f"its process ended {how}; it is started again in {pause:g} s"
+        self.store.note(job.name, words)
+        self.notice(f"{job.name}: {words}")
+        if job.offer.kind in TOGETHER:
+            self.store.conclude(job.name, job.attempt, "broken", f"its process ended {how}")
+
+
+def _is_wanted(job: Job) -> bool:
+    """Whether a process of this party should work on a job."""
+    return job.state == "running" and not job.outcome

@@ -1,0 +1,246 @@
+"""Agents as processes: all are killed on the way, and each charge is made once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import yaml
+from tests import deployments as dep
+from tests.processes import PATIENT, held_port, until
+
+from vertizo.network.agent.children import PROCESS, end_left_over
+from vertizo.network.agent.options import LabelHolderAgent, load_agent
+from vertizo.network.agent.preparing import submit
+from vertizo.network.agent.store import Store
+from vertizo.network.authority import issue
+
+pytestmark = pytest.mark.processes
+
+PARTIES = ("bank", "north")
+EXACT: dict[str, Any] = {
+    "epochs": 40,
+    "batch_size": 8,
+    "client": {"model": {"hidden": [8], "outputs": 4}},
+    "server": {"model": {"hidden": []}, "update": "none"},
+    "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
+}
+
+
+class Agents:
+    """A label holder's agent and a member's, whose processes outlive them if they are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._held = [held_port() for _ in range(2)]
+        port, jobs = (each.getsockname()[1] for each in self._held)
+        issue(folder / "certs", "bank", ["north"], ["127.0.0.1"], 1)
+        rows = [(f"P{n}", n % 2, n % 7, n % 3) for n in range(140)]
+        for name, own, old in (("bank", "label", rows[:120]), ("north", "x,y", rows[10:130])):
+            for file, some in ((name, old), (f"{name}.new", rows[130:])):
+                cells = [(r[0], *(r[1:2] if name == "bank" else r[2:])) for r in some]
+                columns = own if name != "bank" or file == name else ""
+                kept = cells if columns else [cell[:1] for cell in cells]
+                lines = [",".join(["id", columns]).strip(",")]
+                lines += [",".join(map(str, cell)) for cell in kept]
+                (folder / f"{file}.csv").write_text("\n".join(lines))
+        for name in PARTIES:
+            agent = {"name": "test", "certificates": f"certs/{name}", "folder": f"agents/{name}"}
+            people: dict[str, Any] = {"path": f"{name}.csv", "id": "id"}
+            policy: dict[str, Any] = {"approve": "automatic"}
+            if name == "bank":
+                agent |= {"listen": f"127.0.0.1:{port}", "ports": [jobs, jobs]}  # type: ignore[dict-item]
+                people |= {"label": "label", "classes": [0, 1]}
+                policy = {"peers": ["north"]}
+            else:
+                agent["server"] = f"127.0.0.1:{port}"
+            tables = {"people": people, "new": {"path": f"{name}.new.csv", "id": "id"}}
+            self._write(f"{name}.yaml", {"agent": agent, "tables": tables, "policy": policy})
+        self.environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _write(self, name: str, tree: Any) -> Path:
+        (self.folder / name).write_text(yaml.safe_dump(tree))
+        return self.folder / name
+
+    def __enter__(self) -> Self:
+        for name in PARTIES:
+            self.start(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents.values():
+            agent.kill()
+            agent.wait(30)
+        left = [folder for name in PARTIES for folder in self.jobs_of(name)]
+        end_left_over(left)
+        for held in self._held:
+            held.close()
+
+    def jobs_of(self, name: str) -> list[Path]:
+        return sorted((self.folder / "agents" / name / "jobs").glob("*"))
+
+    def start(self, name: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.agents[name] = subprocess.Popen(
+                [sys.executable, "-m", "vertizo", "agent", str(self.folder / f"{name}.yaml")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+            )
+
+    def kill_agent(self, name: str) -> None:
+        """Kill it, and start it again; the processes of its jobs stay behind."""
+        self.agents[name].kill()
+        self.agents[name].wait(30)
+        self.start(name)
+
+    def kill_process(self, name: str, job: str) -> bool:
+        """Kill a job's process at a party; whether there was one."""
+        try:
+            number = int((self.folder / "agents" / name / "jobs" / job / PROCESS).read_text())
+            words = Path(f"/proc/{number}/cmdline").read_bytes()
+            if b"vertizo" in words:
+                os.kill(number, signal.SIGKILL)
+                return True
+        except (OSError, ValueError):
+            pass
+        return False
+
+    def vertizo(self, *words: str | Path) -> str:
+        command = [sys.executable, "-m", "vertizo", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, job: str, kind: str, keys: Any = None, **more: Any) -> None:
+        own = {"kind": kind, "name": job, "members": ["north"], "table": "people", **more}
+        file = self._write(f"{job}.job.yaml", {"job": own, **(keys or {})})
+        config = load_agent(self.folder / "bank.yaml")
+        assert isinstance(config, LabelHolderAgent)
+        submit(file, config, self.store("bank"))
+
+    def store(self, name: str) -> Store:
+        return Store(self.folder / "agents" / name)
+
+    def states(self, job: str) -> list[str]:
+        found = [self.store(name).job(job) for name in PARTIES]
+        return ["" if each is None else each.state for each in found]
+
+    def finish(self, job: str) -> None:
+        def over() -> bool:
+            assert self.states(job)[0] in (
+                "submitted",
+                "offered",
+                "approved",
+                "running",
+                "finished",
+            )
+            return self.states(job) == ["finished"] * 2
+
+        assert until(over, PATIENT, 0.2), self.words
+
+    def moved(self, seconds: float) -> None:
+        """Wait until training was seen to have done something."""
+        place = self.folder / "agents" / "bank" / "jobs" / "model" / "run" / "checkpoints"
+
+        def seen() -> dict[str, int]:
+            files = place.glob("journal-*.log")
+            return {path.name: path.stat().st_size for path in files if path.exists()}
+
+        before = seen()
+        until(lambda: seen() != before, seconds, 0.01)
+
+    @property
+    def words(self) -> str:
+        return "".join((self.folder / f"{name}.log").read_text() for name in PARTIES)
+
+    def assert_charged_once(self) -> None:
+        """The job `model` is over, and its ledger has each query of it once."""
+        run = self.folder / "agents" / "bank" / "jobs" / "model" / "run"
+        queries = json.loads((run / "summary.json").read_text())["queries"]
+        charged, _ = dep.charged(run, self.folder / "state" / "vertizo" / "ledgers")
+        assert charged == [(0, number) for number in range(queries[0])]
+        assert len(charged) == EXACT["epochs"] * 10
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with Agents(tmp_path) as agents:
+        assert until(lambda: "north is connected" in agents.words, PATIENT), agents.words
+        yield agents
+
+
+def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -> None:
+    for name in PARTIES:  # as if they had been aligned by hand
+        path = agents.folder / f"{name}.csv"
+        head, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([head, *(rows[10:] if name == "bank" else rows[:110])]))
+    agents.submit("model", "train", EXACT)
+    agents.moved(PATIENT)
+    agents.kill_agent("bank")  # whose process stays behind, and is ended by the next agent
+    assert agents.kill_process("north", "model")
+    agents.finish("model")
+    assert "model is taken up again" in agents.words
+    assert "Traceback" not in agents.words
+    agents.assert_charged_once()
+
+
+@pytest.mark.slow
+def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
+    chance, killed = random.Random(1), 0
+    agents.submit("ids", "align", method="hashed")
+    agents.kill_agent("north")
+    agents.finish("ids")
+    agents.submit("model", "train", EXACT, alignment="ids")
+    for deadly in PARTIES * 3:
+        agents.moved(20.0)
+        killed += agents.kill_process(deadly, "model")
+        agents.moved(20.0)
+        agents.kill_agent(chance.choice(PARTIES))
+    agents.finish("model")
+    assert killed >= 3, agents.words
+    agents.assert_charged_once()
+    agents.submit("scores", "predict", model="model", table="new")
+    agents.kill_agent("bank")
+    agents.finish("scores")
+    scores = agents.folder / "agents" / "bank" / "jobs" / "scores" / "predictions.csv"
+    assert scores.read_text().count("\n") == 11
+    assert "Traceback" not in agents.words
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_asked_to_stop_leaves_no_process(agents: Agents) -> None:
+    agents.submit("model", "train", {**EXACT, "epochs": 400}, table="people")
+    assert until(lambda: "failed" in agents.states("model"), PATIENT)  # of other people: unaligned
+    agents.submit("ids", "align", method="hashed")
+    agents.finish("ids")
+    agents.submit("long", "train", {**EXACT, "epochs": 400}, alignment="ids")
+    place = agents.folder / "agents" / "bank" / "jobs" / "long" / "run" / "checkpoints"
+    assert until(lambda: any(place.glob("journal-*.log")), PATIENT), agents.words
+    for name in PARTIES:
+        agents.agents[name].terminate()
+        assert agents.agents[name].wait(PATIENT) == 0, agents.words
+        assert not agents.kill_process(name, "long")
+    assert agents.states("long") == ["running", "running"]
+    for name in PARTIES:
+        agents.start(name)
+    assert until(lambda: agents.words.count("long is taken up again") == 2, PATIENT), agents.words
+    agents.vertizo("cancel", "long", "--agent", agents.folder / "bank.yaml")
+    assert until(lambda: agents.states("long") == ["cancelled"] * 2, PATIENT), agents.words
+    gone = until(lambda: not any(agents.kill_process(n, "long") for n in PARTIES), PATIENT)
+    assert gone, agents.words
