@@ -10,7 +10,7 @@ RESULTS ?= benchmarks/results
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TOOLS = .venv-tools
 # What a party installs: the base and these extras, on Linux with Python 3.11.
-PINNED = --extra psi --extra metrics --python-version 3.11 --python-platform x86_64-manylinux_2_28
+PINNED = --extra psi --extra metrics --extra scoring --python-version 3.11 --python-platform x86_64-manylinux_2_28
 # PyTorch's CPU build, from its own index; make pins TORCH_PINS= takes PyPI's.
 TORCH_PINS ?= --torch-backend cpu
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -56,6 +56,7 @@ bench-network: $(WITH_TESTS)  ## the network against bare gRPC streams, and FLAR
 	$(BIN)/python benchmarks/network.py --json $(RESULTS)/network.json
 	$(BIN)/python benchmarks/network_job.py --json $(RESULTS)/network_job.json
 	$(BIN)/python benchmarks/alignment.py --json $(RESULTS)/alignment.json
+	$(BIN)/python benchmarks/scoring.py --json $(RESULTS)/scoring.json
 	$(BIN)/python benchmarks/flare.py --json $(RESULTS)/flare.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
 

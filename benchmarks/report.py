@@ -90,6 +90,8 @@ def facts(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, Any]:
         "python": platform.python_version(),
         "vertizo": vertizo.__version__,
     }
+    if made := commit():
+        found["commit"] = made
     if "torch" in packages:
         import torch
 
@@ -98,6 +100,23 @@ def facts(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, Any]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
+
+
+def commit() -> str:
+    """The commit that is measured, with a + where files have changed since; empty if unknown."""
+    ask = (
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty=+",
+        "--exclude=*",
+    )
+    try:
+        return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def parser(text: str | None, *, seconds: float, repeats: int) -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from pathlib import Path
 import api
 import commands
 import options
+import scoring
 import traffic
 import widths
 import worth
@@ -56,6 +57,8 @@ def part(name: str) -> str:
             return options.agent()
         case "job":
             return options.job()
+        case "scoring":
+            return options.scoring() if method == "keys" else scoring.figures()
         case "worth":
             return worth.tables(method)
     raise ValueError(f"unknown part {name!r}")

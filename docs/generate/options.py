@@ -17,6 +17,7 @@ from vertizo.methods.choice import METHODS
 from vertizo.network.agent.job_file import JobOptions
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.network.agent.states import AFTER, MEANING
+from vertizo.network.options import ScoringOptions
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -49,6 +50,11 @@ def agent() -> str:
             rows += _rows(whose.model_fields[section].annotation, f"{section}.")
         parts.append(table(HEADER, [*rows, *_rows(whose, "")]))
     return "\n".join(parts)
+
+
+def scoring() -> str:
+    """The keys of the section ``scoring``."""
+    return table(HEADER, list(_rows(ScoringOptions, "scoring.")))
 
 
 def job() -> str:

@@ -114,6 +114,8 @@ def over_grpc(folder: Path, service: Any) -> Iterator[Callable[[str], GrpcChanne
 # Parties with tables of their own.
 
 CLASSES = ["benign", "malignant"]
+NAMES = ("lab", "clinic")
+"""The members of `holder_config`."""
 
 
 def write_tables(folder: Path, own: Mapping[str, Sequence[str]], known: int) -> None:
@@ -149,3 +151,12 @@ def member(tables: Path, folder: Path, name: str, **federation: Any) -> JoinConf
     here = {"name": "t", "server": "h:1", "certificates": folder, "folder": folder / name}
     data = {"path": tables / f"{name}.csv", "id": "key"}
     return JoinConfig.model_validate({"federation": {**here, **federation}, "data": data})
+
+
+def holder_config(
+    tables: Path, folder: Path, *, scoring: dict[str, Any] | None = None, **federation: Any
+) -> ServeConfig:
+    """The configuration of the label holder of the fixture ``tables``, with two heads."""
+    keys = {**dep.IN_STEP, "server": {"final_head": "boosting"}, "client": {"pretrain": "splines"}}
+    more = {} if scoring is None else {"scoring": scoring}
+    return holder(tables, folder, federation, epochs=24, batch_size=64, **keys, **more)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
 from tests.deployments import DirectChannel, GoneError
-from tests.network.by_hand import holder, member, write_tables
+from tests.network.by_hand import NAMES, holder_config, member
 from tests.refusals import refused
 from tests.rows import each
 
@@ -238,34 +238,6 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
 
 
 # Parties with tables of their own, and new records.
-
-NAMES = ("lab", "clinic")
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three parties' tables of 500 people, and new people."""
-    folder = tmp_path_factory.mktemp("tables")
-    own = {"bank": ["diagnosis", "x0"], "lab": [f"x{n}" for n in range(1, 12)]}
-    write_tables(folder, {**own, "clinic": [f"x{n}" for n in range(12, 30)]}, 500)
-    return folder
-
-
-def holder_config(tables: Path, folder: Path, **federation: Any) -> ServeConfig:
-    keys = {**dep.IN_STEP, "server": {"final_head": "boosting"}, "client": {"pretrain": "splines"}}
-    return holder(tables, folder, federation, epochs=24, batch_size=64, **keys)
-
-
-@pytest.fixture(scope="module")
-def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job that is over, with the same secrets in every run."""
-    folder = tmp_path_factory.mktemp("trained")
-    for number, party in enumerate(("run", *NAMES)):
-        (folder / party).mkdir()
-        (folder / party / "secret.key").write_bytes(bytes([number]) * 32)
-    configs = [member(tables, folder, name) for name in NAMES]
-    dep.served(folder, holder_config(tables, folder), configs)
-    return folder
 
 
 def new_records(tables: Path, name: str) -> NewRecords:

@@ -54,6 +54,9 @@ COMMANDS = {
     "align": "Find the records that all parties have and write this party's rows of them.",
     "serve": "Serve a job as the label holder, or continue it.",
     "join": "Join a job as a feature holder, or continue it.",
+    "score": "Score records online with a finished job's model, until it is stopped.",
+    "api-key": "Let somebody ask for scores: print a new key, and add its digest to the file of "
+    "callers.",
     "agent": "Run a party's jobs with the other parties' agents, until it is stopped.",
     "submit": "Submit a job, as the label holder, to this party's agent.",
     "jobs": "List the jobs of this party's agent, or tell all about one.",
@@ -65,6 +68,7 @@ COMMANDS = {
 FILES = {
     **dict.fromkeys(("compare", "tune", "reproduce"), "studies"),
     **dict.fromkeys(("certs", "serve", "join"), "parties"),
+    "api-key": "score",
     **dict.fromkeys(("submit", "jobs", "cancel", "approve", "refuse"), "jobs"),
     "privacy plan": "planning",
 }
@@ -99,7 +103,7 @@ class LazyGroup(TyperGroup):
         file = FILES.get(" ".join(group.words), FILES.get(first, first))
         module = import_module(f"vertizo.cli.{file}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(cmd_name)(getattr(module, "_".join(others) or first))
+        app.command(cmd_name)(getattr(module, ("_".join(others) or first).replace("-", "_")))
         return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

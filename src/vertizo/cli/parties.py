@@ -190,7 +190,7 @@ def _joined(config: JoinConfig) -> Joined:
     with (
         closing(connect(options, errors)) as channel,
         live_bar(errors, options.name, _queries) as show,
-        _terminable(),
+        terminable(),
         health_at(options.health, lambda: channel.is_connected),
     ):
 
@@ -297,7 +297,7 @@ def stop_requests() -> AbstractContextManager[threading.Event]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C."""
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -50,10 +50,10 @@ class ServedFigures:
     def __call__(self) -> Iterator[Figure]:
         """All of them, as they are now."""
         service, server = self._service, self._server
-        yield _info(self._about)
-        yield from _certificates(server.credentials, server.seen)
+        yield about(self._about)
+        yield from certificates(server.credentials, server.seen)
         for member, seconds in service.silences().items():
-            yield _silence(member, seconds)
+            yield silence(member, seconds)
         for member, count in service.refusals().items():
             words = "Asks that were refused, since the process began."
             yield Figure("vertizo_refusals_total", words, count, {"member": member})
@@ -111,11 +111,10 @@ class JoinedFigures:
     def __call__(self) -> Iterator[Figure]:
         """All of them, as they are now."""
         channel = self._channel
-        yield _info(self._about)
-        yield from _certificates(channel.credentials, {})
-        yield _silence("label holder", channel.silence)
-        words = "1 while there is a connection to the label holder."
-        yield Figure("vertizo_connected", words, channel.is_connected)
+        yield about(self._about)
+        yield from certificates(channel.credentials, {})
+        yield silence("label holder", channel.silence)
+        yield connected(channel)
         if (here := self.progress) is not None:
             yield Figure("vertizo_queries_total", "Queries answered.", here.answered)
             yield Figure("vertizo_queries_planned", "Queries of the whole job.", here.total)
@@ -124,14 +123,22 @@ class JoinedFigures:
             yield _bytes(here.received, "down", "all")
 
 
-def _info(about: Mapping[str, str]) -> Figure:
-    labels = {**about, "version": VERSION, "protocol": str(PROTOCOL)}
+def about(party: Mapping[str, str]) -> Figure:
+    """Which job and party this is, in which version."""
+    labels = {**party, "version": VERSION, "protocol": str(PROTOCOL)}
     return Figure("vertizo_info", "1, and what runs here.", 1, labels)
 
 
-def _silence(party: str, seconds: float) -> Figure:
+def silence(party: str, seconds: float) -> Figure:
+    """How long another party was not heard."""
     words = "Seconds since a party was heard, or since the process began."
     return Figure("vertizo_silence_seconds", words, seconds, {"party": party})
+
+
+def connected(channel: GrpcChannel) -> Figure:
+    """Whether a member has a connection."""
+    words = "1 while there is a connection to the label holder."
+    return Figure("vertizo_connected", words, channel.is_connected)
 
 
 def _epoch(passes: float) -> Figure:
@@ -143,7 +150,7 @@ def _bytes(count: int, direction: str, kind: str) -> Figure:
     return Figure("vertizo_bytes_total", words, count, {"direction": direction, "kind": kind})
 
 
-def _certificates(mine: Credentials, others: Mapping[str, datetime]) -> Iterator[Figure]:
+def certificates(mine: Credentials, others: Mapping[str, datetime]) -> Iterator[Figure]:
     """Days to the end of this party's certificates and its authorities', and of those shown."""
     own: Sequence[tuple[str, bytes]] = (("own", mine.certificate), ("authority", mine.authority))
     for kind, pem in own:

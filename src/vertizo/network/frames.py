@@ -13,6 +13,7 @@ asks         answers
 a query      a reply     and what is to be done next, if that is not simply the next query
 an upload    `Noted`     a piece of what a `Send` asked for
 `Sent`       `Todo`      after its last piece
+`Found`      `Want`      for scores, once there is something to find; it begins with a `Ready`
 ===========  ==========  =======================================================================
 
 A `Todo` is `Go`, `Send`, `Keep`, `Done` or the announcement of a synchronous round, which is one of
@@ -154,8 +155,24 @@ class Refusal(_Frame, frozen=True, tag=11):
     words: str
 
 
-Ask = Hello | Ready | Next | Sent
-Todo = Go | Send | Keep | Done
+class Want(_Frame, frozen=True, tag=12):
+    """Look these records up, for scores."""
+
+    number: Count
+    keys: tuple[Name, ...]
+
+
+class Found(_Frame, frozen=True, tag=13):
+    """What a member has of what was wanted; the upload of its embeddings is behind it, if any."""
+
+    job: Name
+    number: Count
+    places: tuple[Count, ...]
+    """In the keys, in order."""
+
+
+Ask = Hello | Ready | Next | Sent | Found
+Todo = Go | Send | Keep | Done | Want
 Frame = Ask | Terms | Todo | Noted | Refusal
 
 _encoder = msgspec.msgpack.Encoder()

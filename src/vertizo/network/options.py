@@ -18,6 +18,9 @@ from vertizo.data.party_table import OwnTable
 from vertizo.privacy.options import ON_LABELS
 
 NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+SCORING_FILES = ("callers", "certificate", "key", "log")
+"""Keys of `scoring` that are paths."""
 NAME = re.compile(r"[\w.@-]{1,64}")
 
 
@@ -77,10 +80,60 @@ class ServeOptions(Options):
         return self
 
 
+class ScoringOptions(Options):
+    """Who may ask the label holder for scores while `vertizo score` runs, and how."""
+
+    callers: Path | None = None
+    """File of callers, their keys and rates, which `vertizo api-key` writes."""
+    http: Address | None = None
+    """Address for HTTP with JSON. Default: none."""
+    grpc: Address | None = None
+    """Address for gRPC. Default: none."""
+    certificate: Path | None = None
+    """Certificate for both, as callers know it. Without one they listen on this machine alone,
+    such as at 127.0.0.1:8080, where a proxy may stand before them."""
+    key: Path | None = None
+    """The certificate's key."""
+    most: int = Field(default=1000, ge=1, le=100_000)
+    """Most records of one request."""
+    deadline: float = Field(default=2.0, gt=0)
+    """Seconds that members have to answer before a request is refused."""
+    cache: float = Field(default=300.0, ge=0)
+    """Seconds that a member's embedding of a record is kept, and used for scores."""
+    cached: int = Field(default=1_000_000, ge=0)
+    """Most embeddings of one member that are kept."""
+    log: Path | None = None
+    """File of requests, a line each. Default: queries.jsonl in `federation.folder`."""
+    log_ids: bool = True
+    """Whether the log says which records were asked for."""
+
+    @model_validator(mode="after")
+    def _reached(self) -> ScoringOptions:
+        if self.http is None and self.grpc is None:
+            raise ValueError("scoring.http and scoring.grpc are not set; set one, or both")
+        if self.callers is None:
+            raise ValueError(
+                "scoring.callers is not set; name the file that `vertizo api-key` writes"
+            )
+        if (self.certificate is None) is not (self.key is None):
+            raise ValueError("scoring.certificate and scoring.key belong together; set both")
+        for name, place in (("http", self.http), ("grpc", self.grpc)):
+            host = "" if place is None else place.rpartition(":")[0].strip("[]")
+            if place is not None and self.certificate is None and host not in LOOPBACK:
+                raise ValueError(
+                    f"scoring.{name} is {place!r} without scoring.certificate, so that keys and "
+                    "scores would travel in clear; listen at 127.0.0.1, or set scoring.certificate "
+                    "and scoring.key"
+                )
+        return self
+
+
 class ServeConfig(ExperimentConfig):
     """A label holder's configuration: the experiment, its own table, and the federation."""
 
     federation: ServeOptions
+    scoring: ScoringOptions | None = None
+    """For `vertizo score`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +198,7 @@ class ServeConfig(ExperimentConfig):
 
     def experiment(self) -> ExperimentConfig:
         """What is to be trained: over a network, noise is never made from a seed."""
-        plain = self.model_dump(exclude={"federation"})
+        plain = self.model_dump(exclude={"federation", "scoring"})
         if self.privacy.mechanism in ("gaussian", *ON_LABELS) and not self.federation.trial:
             plain["privacy"]["noise"] = "secure"
         if self.data.name != "table":
@@ -223,14 +276,19 @@ def _validated(
     tree: dict[str, Any], path: Path, kind: type[Loaded], settings: Sequence[str]
 ) -> Loaded:
     """The configuration; its paths are looked for beside the file, so that it works anywhere."""
-    section = _section(tree, path)
-    for key in ("certificates", "folder"):
-        if isinstance(section.get(key), str):
-            section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())
+    beside(_section(tree, path), ("certificates", "folder"), path)
+    beside(tree.get("scoring"), SCORING_FILES, path)
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise refusal(error, kind, str(path), settings) from None
+
+
+def beside(section: Any, keys: Sequence[str], path: Path) -> None:
+    """Make these keys of a section paths that are looked for beside a file."""
+    for key in keys:
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())
 
 
 def _section(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:

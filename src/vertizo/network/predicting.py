@@ -12,41 +12,26 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
+from vertizo.core.errors import DataError, MalformedError, RefusedError, WireError
 from vertizo.core.names import Head
 from vertizo.core.notices import Alarm
-from vertizo.core.randomness import Stream
 from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
-from vertizo.data.vertical import Holding, VerticalData
-from vertizo.models.base import State
-from vertizo.models.losses import Task, blank_labels
 from vertizo.network import frames
-from vertizo.network.client_folder import ClientFolder
+from vertizo.network.finished import LabelHolderModel, MemberModel, terms_of
 from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.service import MemberService
 from vertizo.network.transport import Answer, Channel
-from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose, WirePurpose
-from vertizo.run.build_parties import embedding_noise, make_client, make_server
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import (
-    STAND_INS,
-    for_predicting,
-    in_place_of_tests,
-    logits_of,
-    raw_head_of,
-)
+from vertizo.run.prediction import in_place_of_tests, logits_of
 from vertizo.run.traffic import UPLOAD_BYTES
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."
-REPLACED = Stream.from_seed(0)
-"""Of first parameters, which are replaced."""
 
 
 class NewRecords:
@@ -91,47 +76,15 @@ class PredictingService(MemberService):
     ) -> None:
         served = config.federation
         super().__init__(served, notice)
-        self._folder = served.folder
-        folder = RunFolder(served.folder)
-        if (summary := folder.summary()) is None:
-            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
-        self._raw_head = raw_head_of(folder, folder.config()) if head == "raw" else None
-        if (preparation := folder.preparation()) is None:
-            raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
-        self.records = records
-        self.privacy = summary["privacy"]
-        """The section of the job's summary."""
-        self.task: Task = preparation.task
-        self.class_names = preparation.class_names
+        model = LabelHolderModel(config, head)
+        self._model, self.records = model, records
+        self.privacy, self.task, self.class_names = model.privacy, model.task, model.class_names
         self._federation = served.name
-        self._job = folder.run_name()
-        self._dims, parameters = _dims_and_parameters(folder)
-        if summary["model"] == "best":
-            parameters = folder.load("best", "server")["server"]
-        holdings = [
-            Holding(name, records.features(prepare), prepare.cardinalities)
-            for name, prepare in preparation.parties.items()
-        ]
-        self._party = self._make_party(folder, holdings[0] if holdings else None)
-        problem = f"{served.folder}: its checkpoint is of another model than config.yaml"
-        _load(self._party.side.model.load, parameters, problem)
+        own = None if model.own is None else records.features(model.own)
+        self._party = model.party(own, len(records.keys))
         self._ready: set[int] = set()
         self._sent: set[int] = set()
         self._refusals: dict[int, str] = {}
-
-    def _make_party(self, folder: RunFolder, own: Holding | None) -> ServerParty:
-        config, count = folder.config(), len(self.records.keys)
-        data = VerticalData(
-            name=config.data.name,
-            task=self.task,
-            parties=self.members,
-            features=(),
-            labels=in_place_of_tests(blank_labels(self.task, count)),
-            fitted_scaling=False,
-            own=own,
-        )
-        shared = [REPLACED] * len(self.members)
-        return make_server(for_predicting(config), data, self._dims, REPLACED, shared, REPLACED)
 
     def missing(self) -> list[str]:
         """Members that are waited for."""
@@ -145,7 +98,7 @@ class PredictingService(MemberService):
 
     def logits(self) -> Tensor:
         """Of the new records in the order of keys, [records, outputs]; RefusedError if early."""
-        return logits_of(self._party, self._raw_head, str(self._folder))
+        return logits_of(self._party, self._model.raw_head, self._model.name)
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
         """As of a `vertizo.network.transport.Service`."""
@@ -200,26 +153,16 @@ class PredictingService(MemberService):
 
     def _greet(self, client: int, hello: Hello) -> None:
         self._meet(client, hello, self._federation)
-        terms = Terms(
-            job=self._job,
-            index=client,
-            members=self.members,
-            settings="{}",
-            own_tables=True,
-            choice=0,
-            shared=bytes(32),
-            trial=False,
-        )
-        self._answer(client, terms)
+        self._answer(client, terms_of(self._model.job, self.members, client))
 
     def _check(self, client: int, ready: Ready) -> None:
         name, rows = self.members[client], len(self.records.keys)
-        if ready.job != self._job:
+        if ready.job != self._model.job:
             raise RefusedError(f"the folder of {name} is of another job than the label holder's")
-        if ready.embedding_dim != self._dims[client]:
+        if ready.embedding_dim != self._model.dims[client]:
             raise RefusedError(
                 f"the model of {name} has {ready.embedding_dim} outputs, and had "
-                f"{self._dims[client]} in the job"
+                f"{self._model.dims[client]} in the job"
             )
         if ready.fingerprint != self.records.fingerprint:
             raise RefusedError(
@@ -237,21 +180,6 @@ class PredictingService(MemberService):
             self._tell_end(client)
 
 
-def _load(load: Callable[[State], None], parameters: State, problem: str) -> None:
-    try:
-        load(parameters)
-    except (KeyError, TypeError, ValueError):
-        raise RunError(problem) from None
-
-
-def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
-    """The members' embedding sizes, and the server's last parameters."""
-    state = folder.load("last", "state")["state"]
-    with folder.going_on_from("last"):
-        dims = [frames.expect(frame, Ready).embedding_dim for frame in state["ready"]]
-        return dims, state["course"]["parameters"]
-
-
 def help_predict(
     config: JoinConfig,
     records: NewRecords,
@@ -266,26 +194,11 @@ def help_predict(
         RunError: the job is not over here, or the label holder refuses.
         DataError: the records lack a column.
     """
-    folder = ClientFolder(config.federation.folder)
-    settings = folder.settings()
-    parameters, prepare = folder.model(), folder.preparation()
+    model = MemberModel(config.federation.folder)
+    features = records.features(model.preparation)
     hello = Hello(frames.PROTOCOL, config.federation.name, VERSION)
     terms = frames.expect(channel.ask(frames.encode(hello)), Terms)
-    folder.check_job(terms.job, terms.index)
-    few = for_predicting(settings)
-    made = make_client(
-        few,
-        terms.index,
-        records.features(prepare),
-        REPLACED,
-        clients=len(terms.members),
-        cardinalities=prepare.cardinalities,
-        shared=REPLACED,
-        public=REPLACED,
-        noise=embedding_noise(few, STAND_INS),
-    )
-    problem = f"{folder.path}: its model is another one than its settings make"
-    _load(made.model.load, parameters, problem)
+    made = model.party(terms, features)
     rows = len(records.keys)
     ask: frames.Ask = Ready(
         terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False

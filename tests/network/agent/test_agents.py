@@ -30,6 +30,9 @@ from vertizo.network.agent.states import AFTER, ENDS, State
 BY_HAND = {"approve": "by-hand"}
 
 
+KINDS = ["align", "train", "predict", "score"]
+
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What died is started again without a pause, and no test waits for the disk."""
@@ -225,6 +228,40 @@ def test_a_process_that_dies_goes_on_and_aligning_begins_anew_at_all(tmp_path: P
     houses.turn(4)
     assert houses.running() == [2, 2, 2]
     assert houses.states() == ["running"] * 3
+
+
+def test_a_job_that_scores_takes_no_place_and_lasts_until_it_is_cancelled(tmp_path: Path) -> None:
+    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, {"kinds": KINDS}, silence=0.3)}
+    for name in MEMBERS:
+        configs[name] = member_config(tmp_path, name, {"kinds": KINDS}, parallel=1)
+    houses = Houses(tmp_path, **configs)
+    trained = offer("model")
+    houses.submit(trained)
+    houses.turn(5)
+    for name in PARTIES:
+        houses.processes(name).end("model", 0)
+    houses.turn(4)
+    assert houses.states("model") == ["finished"] * 3
+    houses.submit(offer("one", "score", model="model"))
+    houses.turn(5)
+    houses.submit(offer("two"))
+    houses.turn(5)
+    assert (houses.running("one"), houses.running("two")) == ([1, 1, 1], [1, 1, 1])
+    for name in PARTIES:  # each is started again by itself, and no other begins anew
+        houses.processes(name).end("one", -9)
+        houses.turn(3)
+        assert houses.running("one") == [1, 1, 1]
+    houses.cut["east"] = "ask"
+    time.sleep(0.4)
+    houses.report("north")
+    houses.turn(2)
+    assert houses.states("one")[:2] == ["running", "running"]
+    assert houses.states("two")[:2] == ["expired", "expired"]
+    houses.cut.clear()
+    assert houses.holder.store.move("one", "cancelled")
+    houses.turn(4)
+    assert houses.states("one") == ["cancelled"] * 3
+    assert houses.running("one") == [None] * 3
 
 
 def test_a_job_whose_port_was_taken_goes_on_at_another(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from tests.refusals import refused
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RefusedError, RunError
+from vertizo.network.agent import processes
 from vertizo.network.agent.children import environment
 from vertizo.network.agent.job_file import load_job
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent, load_agent
 from vertizo.network.agent.policy import check_label_holder, check_member
 from vertizo.network.agent.preparing import submit
 from vertizo.network.agent.store import Store
-from vertizo.network.options import load_serve
+from vertizo.network.options import JoinConfig, ServeConfig, load_serve
 
 MEMBER = """\
 agent: {name: test, server: "bank:7443", certificates: certs, folder: here}
@@ -73,7 +74,7 @@ AGENTS = [
     (MEMBER + "policy: {approve: yes}", "policy.approve is True"),
     (MEMBER + "policy: {tell: 3}", "policy.tell is 3"),
     (MEMBER + "policy: {tables: [peple]}", "policy.tables names 'peple'"),
-    (MEMBER + "policy: {kinds: [learn]}", "it must be 'align', 'train' or 'predict'"),
+    (MEMBER + "policy: {kinds: [learn]}", "it must be 'align', 'train', 'predict' or 'score'"),
     (MEMBER + "policy: {epsilon: 0}", "policy.epsilon is 0"),
     (MEMBER + "policy: {covers: [all]}", "it must be 'labels' or 'features'"),
     (MEMBER + "policy: {methods: dpzv}", "policy.methods is 'dpzv'; it must be a list"),
@@ -117,6 +118,12 @@ JOBS = [
     ("job: {kind: align, members: [a], table: t, alignment: b}", "job.alignment is set but"),
     ("job: {kind: align, members: [a], table: t, head: raw}", "job.head is set but"),
     ("job: {kind: align, members: [a], table: t}\nepochs: 3", "has epochs, which is for training"),
+    ("job: {kind: score, members: [a], table: t}", "needs job.model"),
+    ("job: {kind: score, members: [a], table: t, model: m}", "has no section scoring"),
+    (
+        "job: {kind: predict, members: [a], table: t, model: m}\nscoring: {}",
+        "has scoring, which is for scoring, but job.kind is 'predict'",
+    ),
     (JOB + "data: {path: p.csv}", "data.path is the agent's to say"),
     (JOB + "data: 3", "data is 3"),
     (JOB + "federation: {trial: true}", "federation.trial is the agent's to say"),
@@ -148,6 +155,8 @@ POLICIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"members": ("east",)}, "job.members are east, without 'north'"),
     ({"peers": ["west"]}, {}, "job.members has 'east', which policy.peers"),
     ({"kinds": ["align"]}, {}, "job.kind is 'train', which policy.kinds"),
+    ({}, {"kind": "score", "model": "model"}, "job.kind is 'score', which policy.kinds"),
+    ({"kinds": ["score"]}, {"kind": "score", "model": "aligned"}, "no finished job 'aligned'"),
     ({}, {"table": "persons"}, "there is no such table"),
     ({"tables": []}, {}, "which policy.tables does not allow"),
     ({"methods": ["vafl"]}, {}, "method.name is 'dpzv', which policy.methods"),
@@ -200,6 +209,8 @@ def test_what_a_policy_allows_is_not_refused(
     check_member(offer("one", alignment="aligned"), config, done, "north")
     check_member(offer("two", "predict", model="model"), config, done, "north")
     check_member(offer("three", "align"), config, done, "north")
+    scores = member_config(tmp_path, "north", {**policy, "kinds": ["score"]})
+    check_member(offer("four", "score", model="model"), scores, done, "north")
 
 
 def test_a_label_holder_is_held_to_its_own_policy(tmp_path: Path, done: Store) -> None:
@@ -310,6 +321,38 @@ def test_the_files_of_the_tutorial_are_agents_and_jobs_and_fit_each_other() -> N
     page = (folder.parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
     shown = page.split("```yaml\n")[1].split("```")[0]
     assert yaml.safe_load(shown) == yaml.safe_load((folder / "lab.agent.yaml").read_text())
+
+
+def test_a_job_that_scores_is_the_training_s_with_a_section_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "score.yaml"
+    text = "job: {kind: score, members: [north, east], table: people, model: model, head: raw}\n"
+    path.write_text(text + "scoring: {http: '127.0.0.1:8080', callers: callers.yaml}\n")
+    job, tree = load_job(path, ["scoring.cache=5"])
+    assert tree["scoring"]["callers"] == str(tmp_path / "callers.yaml")
+    config = holder_config(tmp_path)
+    store = Store(config.agent.folder)
+    store.create()
+    served = {"name": "test", "members": ["north", "east"], "certificates": "c", "folder": "f"}
+    data = {"name": "table", "path": "p", "id": "old", "label": "label"}
+    before = {"federation": served, "data": data}
+    processes.write(store.folder_of("model"), before, [])
+    offered = offer("online", "score", model="model")
+    made, words = processes.as_label_holder(config, offered, tree, store, job.head)
+    folder = store.folder_of("online")
+    assert words == ["score", str(folder / "party.yaml"), "--data", "people.csv", "--head", "raw"]
+    chosen = ServeConfig.model_validate(made)
+    assert chosen.scoring is not None
+    assert (chosen.scoring.cache, chosen.scoring.log) == (5, folder / "queries.jsonl")
+    assert (chosen.data.id, chosen.federation.folder) == ("id", Path("f"))
+    theirs = member_config(tmp_path, "north")
+    own = Store(theirs.agent.folder)
+    own.create()
+    joined = {"name": "test", "server": "h:1", "certificates": "c", "folder": "f"}
+    processes.write(own.folder_of("model"), {"federation": joined, "data": {"id": "id"}}, [])
+    tree, words = processes.as_member(theirs, offered, own)
+    file = str(own.folder_of("online") / "party.yaml")
+    assert words == ["score", file, "--data", "people.csv"]
+    JoinConfig.model_validate(tree)
 
 
 def test_schemas_take_the_files_of_the_tutorial_and_refuse_others() -> None:

@@ -23,6 +23,8 @@ STEADY_SECONDS = 20.0
 """A process that lived for so long did not die at its start."""
 TOGETHER = ("align", "predict")
 """Kinds of job that keep nothing on the way: when one party's process dies, all begin anew."""
+LASTING = ("score",)
+"""Kinds that have no end of their own: they take no place of other jobs, and wait for members."""
 
 
 class Agent:

@@ -15,10 +15,14 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import Head
 from vertizo.core.options import Options
 from vertizo.network.agent.options import JobName, Kind, TableName
-from vertizo.network.options import Name
+from vertizo.network.options import SCORING_FILES, Name, beside
 
 OWN = ("path", "test_path", "id", "name", "root")
 """Keys of `data` that are the agent's."""
+PREDICTS = ("predict", "score")
+"""Kinds of job that need one that trained."""
+SECTIONS = {"score": "scoring"}
+"""What the file has beside the section ``job``, by kind; that of training has all."""
 SERVED = ("absent", "patience", "rate", "sync")
 """Keys of `federation` that are a job's."""
 
@@ -27,7 +31,7 @@ class JobOptions(Options):
     """What a job does, with whom and on which table."""
 
     kind: Kind
-    """align, train or predict."""
+    """align, train, predict or score."""
     name: JobName | None = None
     """Default: the kind and a number."""
     members: list[Name] = Field(min_length=1)
@@ -37,20 +41,22 @@ class JobOptions(Options):
     alignment: JobName | None = None
     """The job that aligned the table. Default: the table is used as it is."""
     model: JobName | None = None
-    """For predict: the job that trained."""
+    """For predict and score: the job that trained."""
     method: Literal["private", "hashed"] = "private"
     """For align: private needs the extra psi at all parties; hashed is not private."""
     head: Head = "private"
-    """For predict: the server's model, or what `server.final_head` fitted on raw labels."""
+    """For predict and score: the server's model, or what `server.final_head` fitted on labels."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobOptions:
         twice = next((m for m in self.members if self.members.count(m) > 1), None)
         if twice is not None:
             raise ValueError(f"job.members has {twice!r} twice")
-        if self.kind == "predict" and self.model is None:
-            raise ValueError("job.kind is 'predict', which needs job.model, the job that trained")
-        only = {"alignment": ("train", "predict"), "model": ("predict",), "head": ("predict",)}
+        if self.kind in PREDICTS and self.model is None:
+            raise ValueError(
+                f"job.kind is {self.kind!r}, which needs job.model, the job that trained"
+            )
+        only = {"alignment": ("train", *PREDICTS), "model": PREDICTS, "head": PREDICTS}
         for key, kinds in {**only, "method": ("align",)}.items():
             if key in self.model_fields_set and self.kind not in kinds:
                 fit = " and ".join(kinds)
@@ -59,7 +65,7 @@ class JobOptions(Options):
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> tuple[JobOptions, dict[str, Any]]:
-    """A job's file: its section ``job``, and the rest of the tree, for training alone.
+    """A job's file: its section ``job``, and the rest of the tree.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
@@ -72,10 +78,15 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> tuple[JobOptions, dic
         job = JobOptions.model_validate(section)
     except ValidationError as error:
         raise ConfigError(f"{path}: {_below_job(error)}") from None
-    if job.kind != "train" and tree:
+    own = SECTIONS.get(job.kind)
+    if job.kind != "train" and (strange := [key for key in tree if key != own]):
+        fit = "scoring" if strange[0] == "scoring" else "training"
         raise ConfigError(
-            f"{path} has {next(iter(tree))}, which is for training, but job.kind is {job.kind!r}"
+            f"{path} has {strange[0]}, which is for {fit}, but job.kind is {job.kind!r}"
         )
+    if own is not None and own not in tree:
+        raise ConfigError(f"{path} has no section {own}, which job.kind {job.kind!r} needs")
+    beside(tree.get("scoring"), SCORING_FILES, path)
     for section_name, keys, allowed in (("data", OWN, False), ("federation", SERVED, True)):
         given = tree.get(section_name, {})
         if not isinstance(given, dict):

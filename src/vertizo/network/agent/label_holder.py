@@ -15,7 +15,7 @@ from threading import Event, RLock
 from vertizo.core.errors import ConfigError, MalformedError, WireError
 from vertizo.network import frames
 from vertizo.network.agent import messages, processes
-from vertizo.network.agent.agent import TOGETHER, Agent
+from vertizo.network.agent.agent import LASTING, TOGETHER, Agent
 from vertizo.network.agent.messages import Order, Orders, Rejection, Report
 from vertizo.network.agent.options import LabelHolderAgent
 from vertizo.network.agent.states import State
@@ -180,19 +180,26 @@ class LabelHolder(Agent):
         if self._is_expired(job):
             return
         running = [each for each in self.store.open_jobs() if each.state == "running"]
-        if len(running) >= self.config.agent.parallel:
+        if job.offer.kind not in LASTING and not self._has_place(job, running):
             return
-        if job.ledger and any(each.ledger == job.ledger for each in running):
-            return  # which one process at a time has
-        for member in job.offer.members:
-            busy = sum(member in each.offer.members for each in running)
-            if busy >= self._parallel.get(member, 0):
-                return  # a job that waits for a member's turn would hold up those that do not
         port = self._free_port({each.port for each in running})
         if port:
             self.store.assign(job.name, port, job.attempt)
             self.store.move(job.name, "running")
             self.notice(f"{job.name} begins at port {port}")
+
+    def _has_place(self, job: Job, running: Sequence[Job]) -> bool:
+        """Whether the job may begin beside those that run."""
+        if job.ledger and any(each.ledger == job.ledger for each in running):
+            return False  # which one process at a time has
+        counted = [each for each in running if each.offer.kind not in LASTING]
+        if len(counted) >= self.config.agent.parallel:
+            return False
+        for member in job.offer.members:
+            busy = sum(member in each.offer.members for each in counted)
+            if busy >= self._parallel.get(member, 0):
+                return False  # one that waits for a member's turn would hold up others
+        return True
 
     def _free_port(self, taken: set[int]) -> int:
         """The one that was not used for longest, of those that can be listened on; 0 for none.
@@ -240,7 +247,9 @@ class LabelHolder(Agent):
                 self.store.conclude(job.name, job.attempt, "")
 
     def _is_expired(self, job: Job) -> bool:
-        """Whether a member is silent for too long, which ends the job."""
+        """Whether a member is silent for too long, which ends the job unless it lasts."""
+        if job.state == "running" and job.offer.kind in LASTING:
+            return False
         now, most = time.monotonic(), self.config.agent.silence
         for member in job.offer.members:
             silent = now - self._heard.get(member, self._began)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -15,10 +15,11 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.options import DataConfig
 from vertizo.data.party_table import OwnTable
-from vertizo.network.options import Address, Name
+from vertizo.network.options import Address, Name, beside
 
-Kind = Literal["align", "train", "predict"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["align", "train", "predict", "score"]
+ALLOWED: tuple[Kind, ...] = ("align", "train", "predict")
+"""Kinds of job that a policy allows unless it says otherwise."""
 Cover = Literal["labels", "features"]
 JOB_NAME = r"[a-z0-9][a-z0-9-]{0,39}"
 
@@ -97,8 +98,9 @@ class Policy(Options):
 
     tables: list[TableName] | None = None
     """Tables that jobs may use. Default: all of the section `tables`."""
-    kinds: list[Kind] = Field(default=list(KINDS))
-    """What jobs may do: align, train, predict."""
+    kinds: list[Kind] = Field(default=list(ALLOWED))
+    """What jobs may do: align, train, predict, score. A job that scores runs until it is cancelled,
+    and has this party look up whomever the label holder asks about: name it to allow it."""
     methods: list[str] | None = None
     """Methods that may train. Default: all."""
     epsilon: float | None = Field(default=None, gt=0)
@@ -189,15 +191,13 @@ def load_agent(path: Path) -> LabelHolderAgent | MemberAgent:
             "leave one of them out"
         )
     config_tree.make_absolute(tree, path.parent)
-    for key in ("certificates", "folder"):
-        _beside(agent, key, path)
+    beside(agent, ("certificates", "folder"), path)
     for name, table in tables.items() if isinstance(tables, dict) else ():
         if not isinstance(table, dict):
             raise ConfigError(
                 f"{path}: tables.{name} is {table!r}; keys and values were expected there"
             )
-        for key in ("path", "test_path"):
-            _beside(table, key, path)
+        beside(table, ("path", "test_path"), path)
         for key, what in (("path", "the table"), ("id", "the column of keys")):
             if not isinstance(table.get(key), str):
                 raise ConfigError(f"{path}: tables.{name}.{key} is missing; it names {what}")
@@ -206,8 +206,3 @@ def load_agent(path: Path) -> LabelHolderAgent | MemberAgent:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(f"{path}: {explain(error, kind)}") from None
-
-
-def _beside(section: dict[str, Any], key: str, path: Path) -> None:
-    if isinstance(section.get(key), str):
-        section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())

@@ -9,6 +9,7 @@ command.json       the command, without its address
 run/               the run folder of training
 aligned.*          the aligned table
 predictions.csv    at the label holder
+queries.jsonl      at the label holder: who asked for which scores
 output, log        what the processes wrote
 process            the lock, and the number of the process that holds it
 =================  ==============================================================================
@@ -88,10 +89,13 @@ def as_label_holder(
         data = {"label": f"not {table['id']}", **table, "name": "table", "path": out}
         data.pop("test_path", None)
         return {"federation": served, "data": data}, _align(file, path, out, offer.method)
-    if offer.kind == "predict":
+    if offer.kind in ("predict", "score"):
         there = _trained(store, offer, table)
         there["federation"] = {**there["federation"], "listen": agent.listen}
-        words = ["predict", file, "--data", str(table_of(store, path, offer.alignment))]
+        words = [offer.kind, file, "--data", str(table_of(store, path, offer.alignment))]
+        if offer.kind == "score":
+            there["scoring"] = {"log": str(folder / "queries.jsonl"), **tree["scoring"]}
+            return there, [*words, "--head", head]
         words += ["--out", str(folder / "predictions.csv"), "--head", head]
         return there, words
     data = {**table, **tree.get("data", {}), "name": "table"}
@@ -120,8 +124,8 @@ def as_member(config: MemberAgent, offer: Offer, store: Store) -> tuple[Tree, li
         data = {"path": out, "id": own.id, "delimiter": own.delimiter, "encoding": own.encoding}
         return {"federation": joined, "data": data}, _align(file, path, out, offer.method)
     used = str(table_of(store, path, offer.alignment))
-    if offer.kind == "predict":
-        return _trained(store, offer, table), ["predict", file, "--data", used]
+    if offer.kind in ("predict", "score"):
+        return _trained(store, offer, table), [offer.kind, file, "--data", used]
     # What the policy allowed is what the process must be asked for, and nothing else.
     settings = {k: value for k, value in settings_of(offer).items() if k not in UNSAID}
     joined["require"] = {**config.policy.require, **settings}

@@ -1,0 +1,215 @@
+"""Rows of a party's table by their keys, as they are now: for scores that are asked for online.
+
+A CSV, Excel or Parquet file is held in memory and read again once it was replaced. A table of an
+SQLite database is asked for each time, so that it may be written to meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from vertizo.core.errors import ConfigError, DataError, UserError
+from vertizo.core.notices import Alarm
+from vertizo.data.alignment import keys_of, known_keys
+from vertizo.data.tabular import frames
+from vertizo.data.tabular.csv_lines import CsvFormat
+
+if TYPE_CHECKING:
+    import polars as pl
+
+DATABASES = (".db", ".sqlite", ".sqlite3")
+LOOK_SECONDS = 1.0
+"""Between two looks at whether a file was replaced."""
+BUSY_SECONDS = 1.0
+"""Until a database that somebody writes to counts as unreadable."""
+
+
+class KeyedTable(Protocol):
+    """Answers with rows; called from one thread."""
+
+    name: str
+    """What messages call it."""
+
+    def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
+        """Places in ``keys`` of those that the table has, in order, and their rows.
+
+        Raises:
+            DataError: the table cannot be read.
+        """
+
+
+class FileTable:
+    """A file, in memory.
+
+    Raises:
+        DataError: it cannot be read, or a key is missing or there twice.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        column: str,
+        form: CsvFormat,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.name = str(path)
+        self._path, self._column, self._form, self._tell = path, column, form, tell
+        self._known = self._mark()
+        self._looked = time.monotonic()
+        self._read()
+
+    def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
+        """As of a `KeyedTable`; where a new file is no table, the rows are those of before."""
+        if (now := time.monotonic()) - self._looked > LOOK_SECONDS:
+            self._looked = now
+            mark = self._mark()
+            if mark not in (self._known, None):
+                self._known = mark
+                try:
+                    self._read()
+                except UserError as error:
+                    self._tell(Alarm(f"{error}; scores come from the file of before"))
+                else:
+                    self._tell(f"{self.name} was read anew: {len(self._places):,} records")
+        found = [(place, self._places.get(key)) for place, key in enumerate(keys)]
+        there = [(place, row) for place, row in found if row is not None]
+        return [place for place, _ in there], self._frame[[row for _, row in there]]
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        """What tells a file from the one that was there before; None for none."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self) -> None:
+        frame = frames.read(self._path, self._form)
+        place = frames.place_in(self._path, self._form)
+        keys = keys_of(frame, self._column, self.name, place)
+        self._places = {key: row for row, key in enumerate(keys)}
+        self._frame = frame
+
+
+class DatabaseTable:
+    """A table of an SQLite database, which is only read.
+
+    Raises:
+        ConfigError: no table was named and there are several, or there is none of that name.
+        DataError: it is no database, or has no such column, or no index by which to find a key.
+    """
+
+    def __init__(self, path: Path, column: str, table: str | None) -> None:
+        if not path.is_file():
+            raise DataError(f"{path} is missing")
+        self._path, self._column = path, column
+        self.name = str(path)
+        with closing(self._connect()) as base:
+            query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+            names = [name for (name,) in self._ask(base, query)]
+            if table is None and len(names) != 1:
+                raise ConfigError(
+                    f"{path} has {len(names)} tables ({', '.join(names)}); name one by --table"
+                )
+            self._table = names[0] if table is None else table
+            if self._table not in names:
+                raise ConfigError(
+                    f"--table is {self._table!r}, which {path} lacks; it has {', '.join(names)}"
+                )
+            self.name = f"{path}, table {self._table!r}"
+            known = f"SELECT name FROM pragma_table_info({_text(self._table)})"
+            columns = [name for (name,) in self._ask(base, known)]
+            if column not in columns:
+                raise DataError(
+                    f"{self.name} does not have the column {column!r} of identifiers; it has "
+                    f"{', '.join(columns)}"
+                )
+            plan = self._ask(base, f"EXPLAIN QUERY PLAN {self._query()}", ("[]",))
+            if any(str(row[3]).startswith("SCAN ") and "json_each" not in row[3] for row in plan):
+                raise DataError(
+                    f"{self.name} has no index on {column!r}, so that each score would read all of "
+                    f"it; CREATE UNIQUE INDEX by_key ON {_name(self._table)} ({_name(column)})"
+                )
+
+    def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
+        """As of a `KeyedTable`; a key that is there twice counts as missing."""
+        import polars as pl
+
+        with closing(self._connect()) as base:
+            cursor = self._cursor(base, self._query(), (json.dumps(list(keys)),))
+            names = [column[0] for column in cursor.description]
+            rows = [[self._text_of(value) for value in row] for row in cursor]
+        frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
+        places: dict[str | None, list[int]] = {}
+        for row, key in enumerate(known_keys(frame, self._column, self.name)):
+            places.setdefault(key, []).append(row)
+        found = [(place, places.get(key, [])) for place, key in enumerate(keys)]
+        there = [(place, rows[0]) for place, rows in found if len(rows) == 1]
+        return [place for place, _ in there], frame[[row for _, row in there]]
+
+    def _text_of(self, value: str | float | bytes | None) -> str | None:
+        """A value as a CSV file of the table would have it."""
+        if isinstance(value, bytes):
+            raise DataError(f"{self.name} holds bytes, which are neither numbers nor text")
+        if isinstance(value, str):
+            return None if (text := value.strip()) in frames.MISSING else text
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        return None if value is None else str(value)
+
+    def _query(self) -> str:
+        column = _name(self._column)
+        wanted = f"{column} IN (SELECT value FROM json_each(?))"
+        return f"SELECT * FROM {_name(self._table)} WHERE {wanted}"
+
+    def _connect(self) -> sqlite3.Connection:
+        place = f"file:{quote(str(self._path.absolute()))}?mode=ro"
+        try:
+            return sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)
+        except sqlite3.Error as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from None
+
+    def _cursor(
+        self, base: sqlite3.Connection, query: str, values: tuple[str, ...] = ()
+    ) -> sqlite3.Cursor:
+        try:
+            return base.execute(query, values)
+        except sqlite3.Error as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from None
+
+    def _ask(self, base: sqlite3.Connection, query: str, values: tuple[str, ...] = ()) -> list[Any]:
+        return self._cursor(base, query, values).fetchall()
+
+
+def keyed_table(
+    path: Path,
+    column: str,
+    form: CsvFormat,
+    table: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> KeyedTable:
+    """By what the file is called; ``table`` is of a database. Raises as the two kinds."""
+    if path.suffix in DATABASES:
+        return DatabaseTable(path, column, table)
+    if table is not None:
+        raise ConfigError(
+            f"--table {table} is for a database ({', '.join(DATABASES)}), and {path} is none"
+        )
+    return FileTable(path, column, form, tell)
+
+
+def _name(text: str) -> str:
+    """A name as SQL has it."""
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"

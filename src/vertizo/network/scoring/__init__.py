@@ -1,0 +1,10 @@
+"""Scores of records online: the label holder answers callers, members look records up by keys.
+
+==============  ===============================================================================
+`service`       what the label holder knows of members: which keys are wanted, found, kept
+`member`        a member's side: it finds rows by keys, embeds them and sends embeddings
+`scorer`        what a request means, however it comes: who may ask, how much, what is logged
+`callers`       the file of those who may ask
+`http`, `rpc`   the two ways to ask
+==============  ===============================================================================
+"""

@@ -1,0 +1,160 @@
+"""Rows by their keys: of files that are replaced, and of databases."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tests.refusals import refused
+
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.data import keyed
+from vertizo.data.keyed import DatabaseTable, FileTable, keyed_table
+from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.data.tabular.prepared import raw_matrix
+
+FORM = CsvFormat()
+
+
+def test_rows_of_a_file_are_found_by_keys_in_any_order(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("id,x\n 7 ,1\n8,\n9.0,3\n")
+    table = FileTable(file, "id", FORM)
+    places, frame = table.rows(["9", "nobody", "7", "9"])
+    assert places == [0, 2, 3]
+    assert frame["x"].to_list() == ["3", "1", "3"]
+    places, frame = table.rows(["nobody"])
+    assert (places, frame.height) == ([], 0)
+
+
+def test_a_file_that_is_replaced_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "LOOK_SECONDS", 0.0)
+    file, told = tmp_path / "t.parquet", list[str]()
+    pl.DataFrame({"id": [1, 2], "x": [1.0, 2.0]}).write_parquet(file)
+    table = FileTable(file, "id", FORM, told.append)
+
+    def replace(content: pl.DataFrame | bytes) -> None:
+        new = tmp_path / "new"
+        if isinstance(content, bytes):
+            new.write_bytes(content)
+        else:
+            content.write_parquet(new)
+        new.replace(file)
+
+    assert table.rows(["2", "3"])[0] == [0]
+    assert not told
+    replace(pl.DataFrame({"id": [3], "x": [9.0]}))
+    places, frame = table.rows(["2", "3"])
+    assert (places, frame["x"].to_list()) == ([1], [9.0])
+    assert told == [f"{file} was read anew: 1 records"]
+    replace(b"half of a fi")
+    assert table.rows(["3"])[0] == [0]
+    assert table.rows(["3"])[0] == [0]
+    assert "not a readable Parquet file" in told[1]
+    assert told[1].endswith("scores come from the file of before")
+    assert len(told) == 2  # it is told once
+    file.unlink()
+    assert table.rows(["3"])[0] == [0]
+    replace(pl.DataFrame({"id": [4], "x": [4.0]}))
+    assert table.rows(["3", "4"])[0] == [1]
+
+
+ROWS: list[tuple[Any, ...]] = [
+    ("a", 1, 2.5, "red", None),
+    ("b", -3, 1e-7, " blue ", 4),
+    ("c", None, 3.0, "NA", 5.0),
+    ("d", 2**40, float("inf"), "", "7"),
+]
+
+
+def test_a_database_gives_what_a_csv_file_of_it_gives(tmp_path: Path) -> None:
+    base = sqlite3.connect(tmp_path / "t.db")
+    base.execute("CREATE TABLE people (id TEXT PRIMARY KEY, n INTEGER, x REAL, word TEXT, mixed)")
+    base.executemany("INSERT INTO people VALUES (?, ?, ?, ?, ?)", ROWS)
+    base.commit()
+    base.close()
+    lines = [",".join("" if value is None else str(value) for value in row) for row in ROWS]
+    (tmp_path / "t.csv").write_text("\n".join(["id,n,x,word,mixed", *lines]) + "\n")
+    keys = ["d", "nobody", "c", "a", "b"]
+    found = DatabaseTable(tmp_path / "t.db", "id", None).rows(keys)
+    known = FileTable(tmp_path / "t.csv", "id", FORM).rows(keys)
+    assert found[0] == known[0] == [0, 2, 3, 4]
+    levels = {"word": ("blue", "red")}
+    finite = [1, 2, 3]  # float32 cannot hold the other one
+    matrices = [
+        raw_matrix(frame[finite], ["n", "x", "word", "mixed"], levels)
+        for _, frame in (found, known)
+    ]
+    assert str(matrices[0]) == str(matrices[1])
+
+
+@pytest.mark.parametrize("kind", ["INTEGER PRIMARY KEY", "INTEGER UNIQUE", "TEXT UNIQUE"])
+def test_keys_of_a_database_are_numbers_or_text(kind: str, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t.db") as base:
+        base.execute(f"CREATE TABLE t (id {kind}, x)")
+        base.executemany("INSERT INTO t VALUES (?, ?)", [(12, "twelve"), (34, "more")])
+    base.close()
+    places, frame = DatabaseTable(tmp_path / "t.db", "id", None).rows(["34", "12", "012"])
+    assert (places, frame["x"].to_list()) == ([0, 1], ["more", "twelve"])
+
+
+def test_a_database_is_asked_as_it_is_now_and_only_read(tmp_path: Path) -> None:
+    file = tmp_path / "t.db"
+    with sqlite3.connect(file) as base:
+        base.execute("CREATE TABLE t (id TEXT, x)")
+        base.execute("CREATE INDEX by_key ON t (id)")
+        base.execute("INSERT INTO t VALUES ('a', 1)")
+    table = DatabaseTable(file, "id", "t")
+    before = file.read_bytes()
+    assert table.rows(["a", "b"])[0] == [0]
+    assert file.read_bytes() == before
+    with base:
+        base.execute("INSERT INTO t VALUES ('b', 2)")
+        base.execute("INSERT INTO t VALUES ('a', 3)")
+    assert table.rows(["a", "b"])[0] == [1]  # a is there twice now, and nobody knows which it is
+    base.close()
+    file.write_bytes(b"no database")
+    refused("broken", DataError, table.rows, ["a"], match="cannot be read: file is not a database")
+    file.unlink()
+    refused("gone", DataError, table.rows, ["a"], match="cannot be read: unable to open")
+
+
+def test_tables_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "t.sqlite"
+    with sqlite3.connect(file) as base:
+        base.execute('CREATE TABLE "od""d" (id TEXT, "k y" TEXT UNIQUE, x)')
+        base.execute("CREATE TABLE other (id TEXT PRIMARY KEY, raw BLOB)")
+        base.execute("INSERT INTO other VALUES ('a', x'00')")
+        base.execute("CREATE VIEW shown AS SELECT id FROM other")
+    base.close()
+    sqlite3.connect(tmp_path / "empty.db").close()
+    (tmp_path / "t.csv").write_text("id,x\n1,2\n")
+    rows: list[tuple[str, str, str | None, str]] = [
+        ("t.sqlite", "id", None, 'has 3 tables (od"d, other, shown); name one by --table'),
+        ("t.sqlite", "id", "nowhere", "--table is 'nowhere', which"),
+        (
+            "t.sqlite",
+            "key",
+            'od"d',
+            "does not have the column 'key' of identifiers; it has id, k y",
+        ),
+        ("t.sqlite", "id", 'od"d', 'CREATE UNIQUE INDEX by_key ON "od""d" ("id")'),
+        ("empty.db", "id", None, "has 0 tables"),
+        ("none.db", "id", None, "is missing"),
+        ("t.csv", "id", "t", "is for a database (.db, .sqlite, .sqlite3)"),
+        ("none.csv", "id", None, "is missing"),
+    ]
+    for name, column, table, words in rows:
+        place = tmp_path / name
+        errors = (ConfigError, DataError)
+        refused(name, errors, keyed_table, place, column, FORM, table, match=re.escape(words))
+    assert isinstance(keyed_table(tmp_path / "t.sqlite", "k y", FORM, 'od"d'), DatabaseTable)
+    assert keyed_table(tmp_path / "t.sqlite", "id", FORM, "shown").rows(["a"])[0] == [0]
+    with_bytes = keyed_table(tmp_path / "t.sqlite", "id", FORM, "other")
+    refused("bytes", DataError, with_bytes.rows, ["a"], match="holds bytes")

@@ -1,0 +1,237 @@
+"""What is found, kept and asked again: online scores are those of `vertizo predict`."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from tests import deployments as dep
+from tests.network.by_hand import NAMES
+from tests.network.scoring.parties import Scoring, predicted
+from tests.rows import each
+
+from vertizo.core.errors import RunError
+from vertizo.core.names import Head
+from vertizo.data.keyed import FileTable
+from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.network import frames
+from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
+from vertizo.network.scoring.service import SilentError
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Upload
+
+Make = Callable[..., Scoring]
+
+
+def assert_scored(found: Any, keys: list[str], truth: dict[str, torch.Tensor]) -> None:
+    there, logits, missing = found
+    assert there == keys
+    assert not missing
+    torch.testing.assert_close(logits, torch.stack([truth[key] for key in keys]))
+
+
+@each("head", ["private", "raw"])
+def test_scores_are_the_predictions_of_the_same_records(
+    head: Head, scoring: Make, tables: Path, trained: Path
+) -> None:
+    truth, made = predicted(tables, trained, head), scoring(head=head)
+    with made.members():
+        keys = random.Random(0).sample(made.keys, 40)
+        assert_scored(made.service.logits(keys, 20.0), keys, truth)
+        for key in made.keys:
+            assert_scored(made.service.logits([key], 20.0), [key], truth)
+
+
+def test_records_that_some_party_lacks_are_named_and_the_others_scored(
+    scoring: Make, tables: Path, trained: Path, tmp_path: Path
+) -> None:
+    made, truth = scoring(), predicted(tables, trained)
+    first, second, third, *_ = made.keys
+    frame = pl.read_csv(tables / "lab.new.csv").filter(pl.col("key") != int(second))
+    frame.write_csv(tmp_path / "lab.csv")
+    few = FileTable(tmp_path / "lab.csv", "key", CsvFormat())
+    with made.members(tables={"lab": few}):
+        there, logits, missing = made.service.logits([first, second, "nobody", third], 20.0)
+    assert there == [first, third]
+    torch.testing.assert_close(logits, torch.stack([truth[first], truth[third]]))
+    assert missing == {second: ["lab"], "nobody": ["", "lab", "clinic"]}
+
+
+def test_a_row_that_cannot_be_embedded_is_one_that_is_not_there(
+    scoring: Make, tables: Path, trained: Path, tmp_path: Path
+) -> None:
+    made, truth = scoring(), predicted(tables, trained)
+    bad, good = made.keys[0], made.keys[1]
+    frame = pl.read_csv(tables / "lab.new.csv").cast({"x1": pl.String})
+    spoilt = pl.when(pl.col("key") == int(bad)).then(pl.lit("wet")).otherwise(pl.col("x1"))
+    frame.with_columns(spoilt.alias("x1")).write_csv(tmp_path / "lab.csv")
+    with made.members(tables={"lab": FileTable(tmp_path / "lab.csv", "key", CsvFormat())}):
+        there, logits, missing = made.service.logits([bad, good], 20.0)
+        made.service.logits([bad], 20.0)
+    assert (there, missing) == ([good], {bad: ["lab"]})
+    torch.testing.assert_close(logits[0], truth[good])
+    (notice,) = (line for line in made.notices if "wet" in line)  # told once
+    assert notice.endswith("but only numbers in training; such records are not scored")
+
+
+def test_embeddings_are_kept_for_as_long_as_is_said(
+    scoring: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cache, asked in ((300.0, 3), (0.0, 6)):
+        made = scoring(cache=cache)
+        with made.members() as members:
+            for _ in range(2):
+                made.service.logits(made.keys[:3], 20.0)
+            assert [one.answered for one in members.values()] == [asked, asked]
+            assert made.service.remembered == 2 * (6 - asked)
+    made = scoring(cache=0.05)
+    with made.members() as members:
+        made.service.logits(made.keys[:3], 20.0)
+        time.sleep(0.1)
+        made.service.logits(made.keys[:3], 20.0)
+        assert [one.answered for one in members.values()] == [6, 6]
+
+
+def test_a_silent_member_is_named_and_nothing_is_left_over(
+    scoring: Make, tables: Path, trained: Path
+) -> None:
+    made, truth = scoring(), predicted(tables, trained)
+    with made.members(["lab"]):
+        with pytest.raises(SilentError, match=r"^clinic did not answer within 0\.2 s$"):
+            made.service.logits(made.keys[:5], 0.2)
+        assert made.service._wanted == [{}, {}]
+        assert made.service.missing() == ["clinic"]
+        with made.members(["clinic"]):
+            assert_scored(made.service.logits(made.keys[:5], 20.0), made.keys[:5], truth)
+            assert made.service.is_ready
+
+
+def test_members_that_come_and_go_lose_no_score(scoring: Make, tables: Path, trained: Path) -> None:
+    """Connections end before, at and after answers; many ask for overlapping records meanwhile."""
+    made, truth = scoring(cache=0.02), predicted(tables, trained)
+    lock, chance = threading.Lock(), random.Random(3)
+
+    class Cut(dep.DirectChannel):
+        """Loses an ask before or after it reached the service, and asks again."""
+
+        def ask(self, frame: bytes) -> bytes:
+            with lock:
+                fate = chance.random()
+            if fate < 0.15:
+                self._service.gone(self._member)
+            elif fate < 0.3:  # the answer is lost, and the ask is repeated byte for byte
+                self._service.ask(self._member, frame, lambda answer: None)
+                self._service.gone(self._member)
+            return super().ask(frame)
+
+    def caller(seed: int) -> int:
+        mine = random.Random(seed)
+        for _ in range(25):
+            keys = mine.sample(made.keys, mine.randint(1, 30))
+            assert_scored(made.service.logits(keys, 30.0), keys, truth)
+        return 25
+
+    with made.members(channel=Cut):
+        assert dep.together([partial(caller, seed) for seed in range(8)], 60) == [25] * 8
+        assert made.service._wanted == [{}, {}]
+
+
+# Members that are hostile, or broken.
+
+
+def ask(made: Scoring, member: str, content: bytes) -> list[frames.Frame]:
+    answers: list[bytes] = []
+    made.service.ask(member, content, answers.append)
+    return [frames.decode(part) for answer in answers for part in frames.split(answer)]
+
+
+def test_what_a_member_sends_is_used_only_where_it_fits(scoring: Make) -> None:
+    """Whatever it sends, others' scores go on, and nothing of it is scored or kept."""
+    made = scoring()
+    job, dim = made.service.model.job, made.service.model.dims[0]
+    keys = made.keys[:4]
+
+    def upload(rows: int, value: float = 1.0, client: int = 0, width: int = dim) -> bytes:
+        values = torch.full((1, rows, width), value)
+        return wire.encode(Upload(client, "test", torch.arange(rows), values), NoCompression())
+
+    wrong: list[tuple[tuple[int, ...], list[bytes]]] = [
+        ((0, 1), [upload(3)]),
+        ((0, 1, 2, 3), [upload(4, float("nan"))]),
+        ((0, 1, 2, 3), [upload(4, float("inf"))]),
+        ((0, 1, 2, 3), [upload(4, client=1)]),
+        ((0, 1, 2, 3), [upload(4, width=dim + 1)]),
+        ((0, 1, 2, 4), [upload(4)]),
+        ((0, 1, 2, 2**62), [upload(4)]),
+        ((1, 0, 2, 3), [upload(4)]),
+        ((0, 0, 1, 2), [upload(4)]),
+        ((0, 1, 2, 3), []),
+        ((0, 1, 2, 3), [upload(4), upload(4)]),
+        ((0, 1, 2, 3), [b"VZ" + bytes(6)]),
+    ]
+    ready = frames.encode(Ready(job, dim, (0, 0, 0), b"", False, False))
+    with made.members(["clinic"]):
+        for places, behind in wrong:
+            answers: list[bytes] = []
+            made.service.ask("lab", ready, answers.append)
+            found: list[Any] = []
+            caller = threading.Thread(
+                target=lambda found=found: found.append(made.service.logits(keys, 20.0))
+            )
+            caller.start()
+            until = time.monotonic() + 20
+            while not answers:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+            want = frames.decode(answers[0])
+            assert isinstance(want, Want)
+            assert list(want.keys) == keys
+            told = len(made.notices)
+            sent = frames.encode(Found(job, want.number, places)) + b"".join(behind)
+            assert ask(made, "lab", sent) == []  # it waits for more
+            caller.join()
+            assert found[0][0] == [], places
+            assert found[0][2] == {key: ["lab"] for key in keys}
+            assert made.notices[told].startswith("lab sent what cannot be used: "), places
+    cache = made.service._kept[0]
+    assert cache is not None
+    assert not len(cache)
+
+
+def test_asks_that_make_no_sense_are_refused(scoring: Make) -> None:
+    made = scoring()
+    job, dim = made.service.model.job, made.service.model.dims[0]
+    rows: list[tuple[frames.Frame, str]] = [
+        (Hello(frames.PROTOCOL, "another"), "another"),
+        (Hello(1, "t"), "protocol 1"),
+        (Ready("another", dim, (0, 0, 0), b"", False, False), "of another job"),
+        (Ready(job, dim + 1, (0, 0, 0), b"", False, False), f"had {dim} in the job"),
+        (Found("another", 1, ()), "of another job"),
+        (frames.Next(job), "no ask here"),
+    ]
+    for frame, words in rows:
+        (refusal,) = ask(made, "lab", frames.encode(frame))
+        assert isinstance(refusal, Refusal)
+        assert words in refusal.words, frame
+    (refusal,) = ask(made, "lab", b"garbage")
+    assert isinstance(refusal, Refusal)
+    late = frames.encode(Found(job, 7, (0,)))
+    assert ask(made, "lab", late) == []  # nothing was wanted; it waits for work
+    assert made.service.missing() == ["clinic"]
+
+
+def test_a_member_of_another_job_says_so(scoring: Make, tables: Path, tmp_path: Path) -> None:
+    made = scoring()
+    made.trained = tmp_path
+    with pytest.raises(RunError, match="holds no job"):
+        made.member("lab", dep.DirectChannel(made.service, "lab"))
+    assert NAMES == ("lab", "clinic")
