@@ -22,6 +22,7 @@ from vertizo.network.agent.policy import check_label_holder, check_member
 from vertizo.network.agent.preparing import submit
 from vertizo.network.agent.store import Store
 from vertizo.network.options import JoinConfig, ServeConfig, load_serve
+from vertizo.network.scoring import callers
 
 MEMBER = """\
 agent: {name: test, server: "bank:7443", certificates: certs, folder: here}
@@ -353,6 +354,28 @@ def test_a_job_that_scores_is_the_training_s_with_a_section_of_its_own(tmp_path:
     file = str(own.folder_of("online") / "party.yaml")
     assert words == ["score", file, "--data", "people.csv"]
     JoinConfig.model_validate(tree)
+
+
+def test_a_job_that_scores_for_nobody_is_refused_when_submitted(tmp_path: Path) -> None:
+    table(tmp_path)
+    config, store = holder(tmp_path, kinds=["score"])
+    store.add(offer("model"), "submitted")
+    for state in ("offered", "approved", "running", "finished"):
+        assert store.move("model", state)  # type: ignore[arg-type]
+    served = {"name": "test", "members": ["north", "east"], "certificates": "c", "folder": "f"}
+    data = {"name": "table", "path": "p", "id": "id", "label": "label"}
+    processes.write(store.folder_of("model"), {"federation": served, "data": data}, [])
+    path = tmp_path / "score.yaml"
+    text = "job: {kind: score, members: [north, east], table: people, model: model}\n"
+    path.write_text(text + "scoring: {http: '127.0.0.1:8080', callers: callers.yaml}\n")
+    words = "which is missing; `vertizo api-key NAME"
+    refused(words, ConfigError, submit, path, config, store, match=words)
+    assert [job.name for job in store.jobs()] == ["model"]
+    callers.add(tmp_path / "callers.yaml", "crm", 1, 1)
+    made = submit(path, config, store)
+    found = load_serve(store.folder_of(made.job) / "party.yaml").scoring
+    assert found is not None
+    assert found.callers == tmp_path / "callers.yaml"
 
 
 def test_schemas_take_the_files_of_the_tutorial_and_refuse_others() -> None:

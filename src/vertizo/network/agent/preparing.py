@@ -24,6 +24,7 @@ from vertizo.network.agent.options import Cover, LabelHolderAgent
 from vertizo.network.agent.policy import check_label_holder
 from vertizo.network.agent.store import Store
 from vertizo.network.options import ServeConfig
+from vertizo.network.scoring.callers import KnownCallers
 from vertizo.run import checkpoint
 
 
@@ -102,6 +103,8 @@ def _made(
         served = ServeConfig.model_validate(begun[0])
     except ValidationError as error:
         raise ConfigError(f"{path}: {explain(error, ServeConfig)}") from None
+    if served.scoring is not None and served.scoring.callers is not None:
+        KnownCallers(served.scoring.callers)
     if job.kind != "train":
         return plain, "", begun
     from vertizo.network.job import foresee
