@@ -32,7 +32,7 @@ BUSY_SECONDS = 1.0
 
 
 class KeyedTable(Protocol):
-    """Answers with rows; called from one thread."""
+    """Answers with rows, to any thread."""
 
     name: str
     """What messages call it."""
@@ -77,10 +77,11 @@ class FileTable:
                 except UserError as error:
                     self._tell(Alarm(f"{error}; scores come from the file of before"))
                 else:
-                    self._tell(f"{self.name} was read anew: {len(self._places):,} records")
-        found = [(place, self._places.get(key)) for place, key in enumerate(keys)]
+                    self._tell(f"{self.name} was read anew: {len(self._held[0]):,} records")
+        rows, frame = self._held  # of one file, whatever another thread reads meanwhile
+        found = [(place, rows.get(key)) for place, key in enumerate(keys)]
         there = [(place, row) for place, row in found if row is not None]
-        return [place for place, _ in there], self._frame[[row for _, row in there]]
+        return [place for place, _ in there], frame[[row for _, row in there]]
 
     def _mark(self) -> tuple[int, int, int] | None:
         """What tells a file from the one that was there before; None for none."""
@@ -94,8 +95,7 @@ class FileTable:
         frame = frames.read(self._path, self._form)
         place = frames.place_in(self._path, self._form)
         keys = keys_of(frame, self._column, self.name, place)
-        self._places = {key: row for row, key in enumerate(keys)}
-        self._frame = frame
+        self._held = {key: row for row, key in enumerate(keys)}, frame
 
 
 class DatabaseTable:
@@ -157,7 +157,7 @@ class DatabaseTable:
     def _text_of(self, value: str | float | bytes | None) -> str | None:
         """A value as a CSV file of the table would have it."""
         if isinstance(value, bytes):
-            raise DataError(f"{self.name} holds bytes, which are neither numbers nor text")
+            return f"{len(value)} bytes"  # which is no number; columns that are not used may be so
         if isinstance(value, str):
             return None if (text := value.strip()) in frames.MISSING else text
         if isinstance(value, float) and value.is_integer():

@@ -167,8 +167,8 @@ class Found(_Frame, frozen=True, tag=13):
 
     job: Name
     number: Count
-    places: tuple[Count, ...]
-    """In the keys, in order."""
+    places: tuple[Count, ...] | None
+    """In the keys, in order; None where the member's table could not be read."""
 
 
 Ask = Hello | Ready | Next | Sent | Found

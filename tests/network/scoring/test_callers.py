@@ -231,6 +231,8 @@ def test_requests_over_http_that_are_refused(scoring: Make) -> None:
         (b"no json", made.key, 400, "JSON is malformed"),
         ({"ids": 3}, made.key, 400, "Expected `array`, got `int` - at `$.ids`"),
         ({"ids": [3]}, made.key, 400, "Expected `str`, got `int`"),
+        (b'{"ids": ["\\ud800"]}', made.key, 400, "write {"),
+        ({"ids": ["\0"]}, made.key, 503, "did not answer"),
         ({}, made.key, 400, "missing required field `ids`"),
         ({"ids": ["1", "2", "3", "4"]}, made.key, 400, "1 to 3 are answered"),
         ({"ids": ["1"]}, made.key, 503, "lab, clinic did not answer"),

@@ -18,12 +18,13 @@ from tests.network.by_hand import NAMES
 from tests.network.scoring.parties import Scoring, predicted
 from tests.rows import each
 
-from vertizo.core.errors import RunError
+from vertizo.core.errors import DataError, RunError
 from vertizo.core.names import Head
 from vertizo.data.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network import frames
 from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
+from vertizo.network.scoring.scorer import NotScoredError
 from vertizo.network.scoring.service import SilentError
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
@@ -83,6 +84,37 @@ def test_a_row_that_cannot_be_embedded_is_one_that_is_not_there(
     assert notice.endswith("but only numbers in training; such records are not scored")
 
 
+def test_a_table_that_cannot_be_read_lacks_nobody(scoring: Make, tmp_path: Path) -> None:
+    """Its records are not called missing; scores go on once it can be read."""
+    made = scoring(cache=0.0)
+
+    class Locked(FileTable):
+        fails = True
+
+        def rows(self, keys: Any) -> Any:
+            if self.fails:
+                raise DataError("people.db cannot be read: database is locked")
+            return super().rows(keys)
+
+    theirs = Locked(made.tables / "lab.new.csv", "key", CsvFormat())
+    with made.members(tables={"lab": theirs}):
+        for _ in range(2):
+            with pytest.raises(SilentError, match=r"^lab cannot read the table that records are"):
+                made.service.logits(made.keys[:3], 20.0)
+        theirs.fails = False
+        assert made.service.logits(made.keys[:3], 20.0)[0] == made.keys[:3]
+    (told,) = made.notices
+    assert told.endswith("database is locked; nothing is scored until it can be read")
+    ours = Locked(made.tables / "bank.new.csv", "key", CsvFormat())
+    assert made.service._own is not None
+    made.service._own._table = ours
+    with made.members():
+        with pytest.raises(NotScoredError, match="the label holder's table cannot be read"):
+            made.scorer.score(made.key, made.keys[:3], "http")
+        ours.fails = False
+        assert made.scorer.score(made.key, made.keys[:3], "http").frame.height == 3
+
+
 def test_embeddings_are_kept_for_as_long_as_is_said(
     scoring: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,9 +160,10 @@ def test_members_that_come_and_go_lose_no_score(scoring: Make, tables: Path, tra
                 fate = chance.random()
             if fate < 0.15:
                 self._service.gone(self._member)
-            elif fate < 0.3:  # the answer is lost, and the ask is repeated byte for byte
+            elif fate < 0.45:  # the answer is lost, and the ask is repeated byte for byte
                 self._service.ask(self._member, frame, lambda answer: None)
-                self._service.gone(self._member)
+                if fate < 0.3:  # else nobody noticed that the connection was lost
+                    self._service.gone(self._member)
             return super().ask(frame)
 
     def caller(seed: int) -> int:

@@ -180,8 +180,7 @@ class Scorer:
             there, logits, missing = service.logits(keys, self._options.deadline)
         except SilentError as error:
             raise NotScoredError("unavailable", str(error)) from None
-        except DataError as error:
-            self._notice(Alarm(f"{error}; nothing is scored"))
+        except DataError:
             raise NotScoredError("unavailable", "the label holder's table cannot be read") from None
         model = service.model
         carried = pl.Series(ID, there, dtype=pl.String)

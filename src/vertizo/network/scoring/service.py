@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from threading import Event, Lock
 
 import numpy as np
@@ -21,11 +22,11 @@ from vertizo.core.errors import MalformedError, RefusedError, RunError, WireErro
 from vertizo.core.names import Head
 from vertizo.core.notices import Alarm
 from vertizo.data.keyed import KeyedTable
-from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.network import frames
 from vertizo.network.finished import LabelHolderModel, terms_of
 from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
 from vertizo.network.options import ServeConfig
+from vertizo.network.scoring.lookup import Lookup
 from vertizo.network.service import MemberService
 from vertizo.network.transport import Answer
 from vertizo.party.uploads import Uploads
@@ -41,7 +42,7 @@ Row = NDArray[np.float32]
 
 
 class SilentError(RunError):
-    """Some members did not answer in time."""
+    """Some members did not answer in time, or not what was asked."""
 
 
 @dataclass(eq=False)
@@ -52,11 +53,20 @@ class _Request:
     """Of each member, by key."""
     missing: int = 0
     """Answers that are awaited."""
+    failed: set[int] = field(default_factory=set)
+    """Members whose tables could not be read."""
     done: Event = field(default_factory=Event)
 
     def hear(self, client: int, key: str, row: Row | None) -> None:
         if row is not None:
             self.rows[client][key] = row
+        self._answered()
+
+    def fail(self, client: int) -> None:
+        self.failed.add(client)
+        self._answered()
+
+    def _answered(self) -> None:
         self.missing -= 1
         if not self.missing:
             self.done.set()
@@ -96,7 +106,11 @@ class ScoringService(MemberService):
     ) -> None:
         super().__init__(config.federation, notice)
         assert config.scoring is not None, "checked before"
-        self._federation, self.model, self._own = config.federation.name, model, own
+        self._federation, self.model = config.federation.name, model
+        self._own: Lookup | None = None
+        if model.own is not None:
+            assert own is not None, "of its own columns"
+            self._own = Lookup(own, model.own, notice)
         blank = None
         if model.own is not None:
             blank = in_place_of_tests(torch.zeros(0, model.own.width))
@@ -135,21 +149,17 @@ class ScoringService(MemberService):
         key the parties that lack it, ``""`` for the label holder.
 
         Raises:
-            SilentError: a member did not answer within so many seconds.
+            SilentError: a member did not answer within so many seconds, or could not look.
             DataError: the label holder's own table cannot be read.
         """
         lacking: dict[str, list[str]] = {}
         own: Tensor | None = None
         present = list(keys)
-        if self._own is not None and self.model.own is not None:
-            prepare = self.model.own
-            places, frame = self._own.rows(present)
+        if self._own is not None:
+            places, own = self._own.features(present)
             there = {present[place] for place in places}
             lacking = {key: [""] for key in present if key not in there}
             present = [present[place] for place in places]
-            name = self._own.name
-            if present:
-                own = prepare(raw_matrix(frame, prepare.columns, prepare.levels, name=name))
         found = self._embeddings(keys, seconds)
         for name, rows in zip(self.members, found, strict=True):
             for key in keys:
@@ -187,13 +197,16 @@ class ScoringService(MemberService):
                 self._offer(client)
             if not request.missing:
                 return request.rows
-        if request.done.wait(seconds):
-            return request.rows
-        with self._lock:
-            silent = [self.members[client] for client in self._withdraw(request)]
-        if not silent:  # it was complete after all
-            return request.rows
-        raise SilentError(f"{', '.join(silent)} did not answer within {seconds:g} s")
+        silent: list[str] = []
+        if not request.done.wait(seconds):
+            with self._lock:  # none where it was complete after all
+                silent = [self.members[client] for client in self._withdraw(request)]
+        if silent:
+            raise SilentError(f"{', '.join(silent)} did not answer within {seconds:g} s")
+        if request.failed:
+            failed = ", ".join(self.members[client] for client in sorted(request.failed))
+            raise SilentError(f"{failed} cannot read the table that records are found in")
+        return request.rows
 
     def _withdraw(self, request: _Request) -> list[int]:
         """Let nobody wait for a request any more; the members that it waited for."""
@@ -263,9 +276,15 @@ class ScoringService(MemberService):
         if isinstance(ask, Ready):
             self._check(client, ask)
             self._want_again(client)
-        elif (asked := self._asked[client]) is not None and ask.number == asked.number:
+        elif (asked := self._asked[client]) is None or ask.number != asked.number:
+            self._want_again(client)  # it asks, so that it does not work on that any more
+        else:
             self._asked[client] = None
-            self._hand_out(client, asked, self._found(client, asked, ask, rest))
+            if ask.places is None:
+                for request in chain.from_iterable(asked.waiting.values()):
+                    request.fail(client)
+            else:
+                self._hand_out(client, asked, self._found(client, asked, ask.places, rest))
         self._there.add(client)
 
     def _check(self, client: int, ready: Ready) -> None:
@@ -276,13 +295,13 @@ class ScoringService(MemberService):
             )
 
     def _found(
-        self, client: int, asked: _Asked, found: Found, uploads: Sequence[bytes]
+        self, client: int, asked: _Asked, places: Sequence[int], uploads: Sequence[bytes]
     ) -> dict[str, Row]:
         """What a member sent, by key; nothing where it cannot be used, which people are told."""
-        if not found.places:
+        if not places:
             return {}
+        count = len(places)
         try:
-            places, count = found.places, len(found.places)
             if list(places) != sorted(set(places)) or places[-1] >= len(asked.keys):
                 raise RefusedError(f"places {places[0]} to {places[-1]} of {len(asked.keys)} keys")
             if len(uploads) != 1:

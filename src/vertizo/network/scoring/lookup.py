@@ -1,0 +1,68 @@
+"""A party's features of records by their keys, as its model takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from vertizo.core.errors import DataError
+from vertizo.core.notices import Alarm
+from vertizo.data.keyed import KeyedTable
+from vertizo.data.tabular.prepared import raw_matrix
+from vertizo.data.tabular.preprocessing import Preprocessing
+
+
+class Lookup:
+    """Finds rows in a table and prepares them as in training; for any thread.
+
+    ``notice`` takes a line about what people should know.
+    """
+
+    def __init__(
+        self, table: KeyedTable, prepare: Preprocessing, notice: Callable[[str], None]
+    ) -> None:
+        self._table, self._prepare, self._notice = table, prepare, notice
+        self._told = ""
+
+    def features(self, keys: Sequence[str]) -> tuple[list[int], Tensor]:
+        """Places in ``keys`` of records that the model can take, and their features, float32.
+
+        A row that holds what its columns could not in training counts as missing: people are told,
+        and other scores go on. DataError where the table cannot be read, which people are told too.
+        """
+        try:
+            places, frame = self._table.rows(keys)
+        except DataError as error:
+            self._tell(f"{error}; nothing is scored until it can be read")
+            raise
+        if not places:
+            self._told = ""
+            return [], torch.empty(0, self._prepare.width)
+
+        def prepared(some: slice) -> Tensor:
+            columns, levels = self._prepare.columns, self._prepare.levels
+            return self._prepare(raw_matrix(frame[some], columns, levels, name=self._table.name))
+
+        try:
+            found = prepared(slice(None))
+        except DataError as error:
+            self._tell(f"{error}; such records are not scored")
+        else:
+            self._told = ""
+            return places, found
+        kept: list[tuple[int, Tensor]] = []
+        for row, place in enumerate(places):
+            try:
+                kept.append((place, prepared(slice(row, row + 1))))
+            except DataError:
+                continue
+        rows = [one for _, one in kept] or [torch.empty(0, self._prepare.width)]
+        return [place for place, _ in kept], torch.cat(rows)
+
+    def _tell(self, words: str) -> None:
+        """Tell people once for each mistake on end."""
+        if self._told != words:
+            self._told = words
+            self._notice(Alarm(words))
