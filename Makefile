@@ -48,6 +48,7 @@ bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one co
 	$(BIN)/python benchmarks/coding.py --json $(RESULTS)/coding.json
 	$(BIN)/python benchmarks/memory.py --json $(RESULTS)/memory.json
 	$(BIN)/python benchmarks/large.py --json $(RESULTS)/large.json
+	$(BIN)/python benchmarks/million.py --json $(RESULTS)/million.json
 	$(BIN)/python benchmarks/table.py --json $(RESULTS)/table.json
 	$(BIN)/python benchmarks/bytes.py --json $(RESULTS)/bytes.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
