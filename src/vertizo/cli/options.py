@@ -49,6 +49,13 @@ def complete_runs(incomplete: str) -> list[str]:
     )
 
 
+HEAD = option(
+    "private: the server's model. raw: what server.final_head fitted on raw labels. "
+    "Default: private.",
+)
+"""Which of a job's heads predicts."""
+
+
 def _with_environment(given: list[str] | None) -> list[str]:
     """Settings of the environment, which those of the command line follow and override."""
     from vertizo.config.environment import settings_of

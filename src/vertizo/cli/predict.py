@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vertizo.cli import log
 from vertizo.cli.console import counted, live_bar, say
-from vertizo.cli.options import Settings, argument, complete_runs, option
+from vertizo.cli.options import HEAD, Settings, argument, complete_runs, option
 from vertizo.cli.parties import TICK, connect, identity, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import Encoding, Head
@@ -50,13 +50,7 @@ def predict(
         Encoding | None,
         option("Of a CSV file; gb18030 reads GBK as well. Default: the run's."),
     ] = None,
-    head: Annotated[
-        Head | None,
-        option(
-            "private: the server's model. raw: what server.final_head fitted on raw labels. "
-            "Default: private.",
-        ),
-    ] = None,
+    head: Annotated[Head | None, HEAD] = None,
     settings: Settings = None,
     log_format: log.LogFormat = "text",
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vertizo.cli import log
 from vertizo.cli.console import say
-from vertizo.cli.options import PartyConfig, Settings, argument, option
+from vertizo.cli.options import HEAD, PartyConfig, Settings, argument, option
 from vertizo.cli.parties import TICK, connect, identity, listening, stop_requests, terminable
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import Head
@@ -35,13 +35,7 @@ def score(
     table: Annotated[
         str | None, option("Table of an SQLite database. Default: its only one.", "NAME")
     ] = None,
-    head: Annotated[
-        Head | None,
-        option(
-            "private: the server's model. raw: what server.final_head fitted on raw labels. "
-            "Default: private.",
-        ),
-    ] = None,
+    head: Annotated[Head | None, HEAD] = None,
     settings: Settings = None,
     log_format: log.LogFormat = "text",
 ) -> None:

@@ -87,3 +87,12 @@ def data_limit() -> int | None:
         return None
     most = int(resource.getrlimit(resource.RLIMIT_DATA)[0])
     return None if most == resource.RLIM_INFINITY else most
+
+
+def file_mark(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from the one that was there before; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

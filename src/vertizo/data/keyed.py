@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from vertizo.core.errors import ConfigError, DataError, UserError
 from vertizo.core.notices import Alarm
+from vertizo.core.system import file_mark
 from vertizo.data.alignment import keys_of, known_keys
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.csv_lines import CsvFormat
@@ -61,7 +62,7 @@ class FileTable:
     ) -> None:
         self.name = str(path)
         self._path, self._column, self._form, self._tell = path, column, form, tell
-        self._known = self._mark()
+        self._known = file_mark(self._path)
         self._looked = time.monotonic()
         self._read()
 
@@ -69,7 +70,7 @@ class FileTable:
         """As of a `KeyedTable`; where a new file is no table, the rows are those of before."""
         if (now := time.monotonic()) - self._looked > LOOK_SECONDS:
             self._looked = now
-            mark = self._mark()
+            mark = file_mark(self._path)
             if mark not in (self._known, None):
                 self._known = mark
                 try:
@@ -82,14 +83,6 @@ class FileTable:
         found = [(place, rows.get(key)) for place, key in enumerate(keys)]
         there = [(place, row) for place, row in found if row is not None]
         return [place for place, _ in there], frame[[row for _, row in there]]
-
-    def _mark(self) -> tuple[int, int, int] | None:
-        """What tells a file from the one that was there before; None for none."""
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> None:
         frame = frames.read(self._path, self._form)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vertizo.core.errors import RunError
+from vertizo.core.errors import RefusedError, RunError
 from vertizo.core.names import Head
 from vertizo.core.randomness import Stream
 from vertizo.data.tabular.preprocessing import Preprocessing
@@ -56,6 +56,16 @@ class LabelHolderModel:
         self.dims, self._parameters = _dims_and_parameters(folder)
         if summary["model"] == "best":
             self._parameters = folder.load("best", "server")["server"]
+
+    def check(self, client: int, ready: Ready) -> None:
+        """Raise RefusedError unless a member has the job's folder, and a model of its size."""
+        name, dim = self.members[client], self.dims[client]
+        if ready.job != self.job:
+            raise RefusedError(f"the folder of {name} is of another job than the label holder's")
+        if ready.embedding_dim != dim:
+            raise RefusedError(
+                f"the model of {name} has {ready.embedding_dim} outputs, and had {dim} in the job"
+            )
 
     def party(self, features: Mapping[Purpose, Tensor] | None, count: int) -> ServerParty:
         """The trained party for so many new records, with its own features of them.

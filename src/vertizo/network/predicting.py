@@ -157,13 +157,7 @@ class PredictingService(MemberService):
 
     def _check(self, client: int, ready: Ready) -> None:
         name, rows = self.members[client], len(self.records.keys)
-        if ready.job != self._model.job:
-            raise RefusedError(f"the folder of {name} is of another job than the label holder's")
-        if ready.embedding_dim != self._model.dims[client]:
-            raise RefusedError(
-                f"the model of {name} has {ready.embedding_dim} outputs, and had "
-                f"{self._model.dims[client]} in the job"
-            )
+        self._model.check(client, ready)
         if ready.fingerprint != self.records.fingerprint:
             raise RefusedError(
                 f"{name} has {ready.records[2]:,} new records and the label holder {rows:,}, or "

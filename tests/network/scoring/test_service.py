@@ -248,7 +248,7 @@ def test_asks_that_make_no_sense_are_refused(scoring: Make) -> None:
         (Hello(1, "t"), "protocol 1"),
         (Ready("another", dim, (0, 0, 0), b"", False, False), "of another job"),
         (Ready(job, dim + 1, (0, 0, 0), b"", False, False), f"had {dim} in the job"),
-        (Found("another", 1, ()), "of another job"),
+        (Found("another", 1, ()), "for another job"),
         (frames.Next(job), "no ask here"),
     ]
     for frame, words in rows:

@@ -7,6 +7,7 @@ the process. So an agent that is killed at any moment, and started again, goes o
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
@@ -27,7 +28,7 @@ LASTING = ("score",)
 """Kinds that have no end of their own: they take no place of other jobs, and wait for members."""
 
 
-class Agent:
+class Agent(ABC):
     """Drives the jobs of one party; see `LabelHolder` and `Member`.
 
     ``notice`` takes a line about what people should know.
@@ -78,13 +79,13 @@ class Agent:
             if name not in attempts and time.monotonic() >= self._deaths.get(name, (0, 0.0))[1]:
                 self._start(job)
 
+    @abstractmethod
     def consider(self, jobs: Sequence[Job]) -> None:
         """Change states, where it is time to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def words_of(self, job: Job, folder: Path) -> list[str]:
         """The command of a job's process; ConfigError where there can be none."""
-        raise NotImplementedError
 
     def _start(self, job: Job) -> None:
         folder = self.store.folder_of(job.name)

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from vertizo.config.error_lines import explain, read_yaml, write_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
+from vertizo.core.system import file_mark
 from vertizo.network.options import Name
 from vertizo.run import checkpoint
 
@@ -90,13 +91,13 @@ class KnownCallers:
                 "makes it"
             )
         self._path = path
-        self._mark = self._marked()
+        self._mark = file_mark(self._path)
         self._problem = ""
         self._take(load(path))
 
     def find(self, key: str) -> tuple[str, Caller] | None:
         """Whose key it is; None for nobody's. ConfigError while the file cannot be read."""
-        if (mark := self._marked()) != self._mark:
+        if (mark := file_mark(self._path)) != self._mark:
             self._mark = mark
             try:
                 self._take(load(self._path))
@@ -109,10 +110,3 @@ class KnownCallers:
     def _take(self, found: Callers) -> None:
         self._problem = ""
         self._by_digest = {one.key: (name, one) for name, one in found.callers.items()}
-
-    def _marked(self) -> tuple[int, int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino

@@ -68,7 +68,7 @@ class _Asked(msgspec.Struct):
 def application(scorer: Scorer, most: int) -> FastAPI:
     """The HTTP application; ``most`` records are answered at a time."""
     app = FastAPI(title="Vertizo scores", version=VERSION, docs_url=None, redoc_url=None)
-    largest = 1000 + most * (6 * LONGEST_ID + 4)  # every character may be written as \\uXXXX
+    largest = 1000 + most * (6 * LONGEST_ID + 4)  # a character may be an escape of six bytes
     decoder = msgspec.json.Decoder(_Asked)
 
     async def body_of(request: Request) -> bytes:

@@ -269,13 +269,11 @@ class ScoringService(MemberService):
             return
         if not isinstance(ask, Ready | Found):
             raise MalformedError(f"a {type(ask).__name__}, which is no ask here")
-        if ask.job != self.model.job:
-            raise RefusedError(
-                f"the folder of {self.members[client]} is of another job than the label holder's"
-            )
         if isinstance(ask, Ready):
-            self._check(client, ask)
+            self.model.check(client, ask)
             self._want_again(client)
+        elif ask.job != self.model.job:
+            raise RefusedError(f"an answer of {self.members[client]} for another job")
         elif (asked := self._asked[client]) is None or ask.number != asked.number:
             self._want_again(client)  # it asks, so that it does not work on that any more
         else:
@@ -286,13 +284,6 @@ class ScoringService(MemberService):
             else:
                 self._hand_out(client, asked, self._found(client, asked, ask.places, rest))
         self._there.add(client)
-
-    def _check(self, client: int, ready: Ready) -> None:
-        if ready.embedding_dim != self.model.dims[client]:
-            raise RefusedError(
-                f"the model of {self.members[client]} has {ready.embedding_dim} outputs, and had "
-                f"{self.model.dims[client]} in the job"
-            )
 
     def _found(
         self, client: int, asked: _Asked, places: Sequence[int], uploads: Sequence[bytes]
