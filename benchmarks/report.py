@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import vertizo
+from vertizo.run.provenance import commit, processor
 
 Rounds = Callable[[], int]
 """Makes some rounds and says how many."""
@@ -35,7 +36,7 @@ def one_core() -> None:
     """Keep this process and its children on the core it runs on: one thread at a time, whoever
     starts more. Linux only."""
     if sys.platform == "linux":
-        os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
+        os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getprocessor()})
 
 
 def rate(rounds: Rounds, seconds: float) -> float:
@@ -72,20 +73,11 @@ def median_ratio(measured: Sequence[Figures], one: str, other: str) -> float:
     return statistics.median(each[one] / each[other] for each in measured)
 
 
-def cpu() -> str:
-    """The kind of processor, as the operating system calls it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
 def facts(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, Any]:
     """The kind of machine and the versions, of these packages where they are installed."""
     found: dict[str, Any] = {
         "machine": platform.machine(),
-        "cpu": cpu(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "vertizo": vertizo.__version__,
@@ -100,23 +92,6 @@ def facts(packages: Sequence[str] = ("torch", "numpy")) -> dict[str, Any]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
-
-
-def commit() -> str:
-    """The commit that is measured, with a + where files have changed since; empty if unknown."""
-    ask = (
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty=+",
-        "--exclude=*",
-    )
-    try:
-        return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 def parser(text: str | None, *, seconds: float, repeats: int) -> argparse.ArgumentParser:

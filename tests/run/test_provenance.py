@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -24,3 +26,27 @@ def test_a_run_that_begins_tells_when_and_of_what(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"missing\.csv cannot be read"):
         provenance.begun([tmp_path / "missing.csv"])
+
+
+def test_a_commit_is_of_the_package_s_own_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installation within somebody's checkout is not of their commit; changed files get a +."""
+    code = tmp_path / "src" / "vertizo"
+    code.mkdir(parents=True)
+    (code / "a.py").write_text("1")
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "x")):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    monkeypatch.setattr(provenance, "CODE", code)
+    said = inspect.unwrap(provenance.commit)()
+    assert len(said) >= 7
+    assert head.stdout.startswith(said)
+    (code / "a.py").write_text("2")
+    assert inspect.unwrap(provenance.commit)() == f"{said}+"
+    monkeypatch.setattr(provenance, "CODE", tmp_path / "lib" / "vertizo")
+    (tmp_path / "lib" / "vertizo").mkdir(parents=True)
+    assert inspect.unwrap(provenance.commit)() == ""
+    monkeypatch.setenv("PATH", "")
+    assert inspect.unwrap(provenance.commit)() == ""

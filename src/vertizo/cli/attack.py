@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -73,6 +74,7 @@ def attack(
         from vertizo.config.error_lines import read_yaml
 
         read_yaml(config)  # refused before PyTorch is imported
+    began = perf_counter()
     if name == TABLE:
         found = _table(config, settings or [], methods, attacks, seeds, noise)
     else:
@@ -80,10 +82,13 @@ def attack(
             if value is not None:
                 raise ConfigError(f"{option} {value} is for 'vertizo attack table' alone")
         found = [_one(name, config, settings or [], seeds)]
+    from vertizo.studies import made_by
+
     content = {
         "command": command_line(),
         "version": VERSION,
         "seeds": seeds,
+        "made_by": made_by.this(perf_counter() - began),
         "results": [trials.as_dict() for trials in found],
     }
     place = None

@@ -104,7 +104,7 @@ def compare(
 
     for label in labels or (tree.labels(config) if config is not None else []):
         schema.load(config, settings or [], label)  # refused before PyTorch is imported
-    from vertizo.studies import comparison
+    from vertizo.studies import comparison, made_by
     from vertizo.studies.engines import Processes, RayCluster
 
     configs = comparison.configurations(config, settings or [], labels)
@@ -119,17 +119,18 @@ def compare(
     folder = out or Path("runs") / f"compare-{first.data.name}"
     runs = comparison.plan(configs, seeds, folder, controls=CONTROLS if controls else ())
     remarks = comparison.check(runs)
-    made_by = RayCluster(ray_address, jobs) if engine == "ray" else Processes(jobs or 1)
+    workers = RayCluster(ray_address, jobs) if engine == "ray" else Processes(jobs or 1)
     errors = Console(stderr=True)
     say((f"note: {remark}" for remark in remarks), errors)
     with resumable(folder), live_bar(errors, "starting", _progress("runs")) as show:
-        summaries = comparison.execute(runs, made_by, show)
+        summaries = comparison.execute(runs, workers, show)
     found = comparison.rows(runs, summaries, reached, by)
     said = {
         "command": command_line(),
         "version": VERSION,
         "dataset": summaries[runs[0]]["dataset"],
         "bytes_by": by,
+        "made_by": made_by.runs(run.folder for run in runs),
     }
     comparison.write(folder, found, said)
     if as_json:

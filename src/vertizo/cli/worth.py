@@ -53,6 +53,7 @@ def worth(
         )
     if "seed" not in chosen.model_fields_set:  # so that it is resumed where it was stopped
         chosen = schema.load(config, [*(settings or []), "seed=0"])
+    from vertizo.studies import made_by
     from vertizo.studies.worth import study, words
 
     folder = out or Path("runs") / f"worth-{chosen.data.name}"
@@ -63,8 +64,8 @@ def worth(
     began = perf_counter()
     with resumable(folder), live_bar(errors, "starting", _trainings) as show:
         content = made.run(jobs or 1, show)
-    seconds = round(perf_counter() - began, 1)
-    content = {"command": command_line(), "version": VERSION, **content, "seconds": seconds}
+    by = made_by.this(perf_counter() - began)
+    content = {"command": command_line(), "version": VERSION, "made_by": by, **content}
     place = study.write(folder, content)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))

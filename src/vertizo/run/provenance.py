@@ -1,10 +1,16 @@
-"""When a run was begun, by which versions, from which files: ``provenance.json`` of its folder."""
+"""What a figure comes from: time, commit, versions, processor and files.
+
+A run keeps it as ``provenance.json`` in its folder.
+"""
 
 from __future__ import annotations
 
 import platform
+import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import file_digest
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +22,8 @@ from vertizo.core.version import VERSION
 NAME = "provenance.json"
 PACKAGES = ("torch", "numpy", "scipy", "cryptography", "grpcio")
 """Those that randomness, numbers and messages depend on."""
+CODE = Path(__file__).parents[1]
+"""The package's own folder."""
 
 
 def now() -> str:
@@ -24,7 +32,9 @@ def now() -> str:
 
 
 def begun(files: Iterable[Path | None]) -> dict[str, Any]:
-    """Of a run that begins now: ``started``, ``versions``, and the SHA-256 of each file.
+    """Of a run that begins now: ``started``, ``versions``, ``commit``, ``processor`` and ``files``.
+
+    ``files`` holds the SHA-256 of each file.
 
     Raises:
         DataError: a file cannot be read.
@@ -32,6 +42,8 @@ def begun(files: Iterable[Path | None]) -> dict[str, Any]:
     return {
         "started": now(),
         "versions": versions(),
+        "commit": commit(),
+        "processor": processor(),
         "files": {path.name: sha256_of(path) for path in files if path is not None},
     }
 
@@ -45,6 +57,33 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found | {"system": f"{platform.system()} {platform.machine()}"}
+
+
+@cache
+def commit() -> str:
+    """The commit of this package's checkout as the process first asked, with a + where tracked files
+    had changed since; empty where the package is not run from its checkout."""
+    ask = ("git", "-C", str(CODE), "describe", "--always", "--dirty=+", "--exclude=*")
+    root = ("git", "-C", str(CODE), "rev-parse", "--show-toplevel")
+    try:
+        here, said = (
+            subprocess.run(each, capture_output=True, text=True, check=True).stdout.strip()
+            for each in (root, ask)
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    # An installation may lie within somebody's own checkout.
+    return said if Path(here) / "src" / CODE.name == CODE else ""
+
+
+@cache
+def processor() -> str:
+    """The kind of processor, as the operating system calls it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def sha256_of(path: Path) -> str:

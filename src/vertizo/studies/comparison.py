@@ -30,6 +30,8 @@ from vertizo.run.summary_figures import privacy_text, size_text
 from vertizo.studies.engines import Engine, Forgive, Run, share_done
 
 Measure = Literal["validation", "train"]
+MOST_POINTS = 50
+"""Of a curve that is kept with a result."""
 Summary = Mapping[str, Any]
 QUALITY = (
     ("test_auc", "test AUC", 1.0),
@@ -179,6 +181,19 @@ def first_reaching(
     return next((row for row, value in values if value is not None and value >= target), None)
 
 
+def curve(metrics: Sequence[Mapping[str, Any]], key: str = "accuracy") -> list[list[float]]:
+    """A run's evaluations as pairs of epoch and accuracy, of four digits; loss where it has none.
+
+    At most `MOST_POINTS`, the last one always among them.
+    """
+    pairs = [(row["epoch"], value) for row in metrics if (value := value_of(row, key)) is not None]
+    if not pairs and key != "loss":
+        return curve(metrics, "loss")
+    step = max(1, -(-len(pairs) // MOST_POINTS))
+    kept = pairs[:-1:step] + pairs[-1:]
+    return [[round(epoch, 4), round(value, 4)] for epoch, value in kept]
+
+
 def bytes_to(
     metrics: Sequence[Mapping[str, Any]], target: float, by: Measure, table: int = 0
 ) -> int | None:
@@ -199,6 +214,8 @@ class Row:
     summaries: Mapping[str, Sequence[Summary]]
     """Of every seed, by control; those of the method itself under ``none``."""
     bytes_to: Mapping[float, Sequence[int | None]]
+    curves: Sequence[list[list[float]]] = ()
+    """Of every seed: `curve`."""
 
     @property
     def first(self) -> Summary:
@@ -226,6 +243,7 @@ class Row:
                 if control in self.summaries
             },
             "bytes_to": {f"{100 * t:g} %": each for t, each in self.bytes_to.items()},
+            "curves": list(self.curves),
             "privacy": self.first["privacy"]["guarantee"],
             **{key: self.first["privacy"].get(key) for key in ("epsilon", "delta")},
             "label_advantage": label_advantage.of(self.first["privacy"]),
@@ -250,7 +268,8 @@ def rows(
             target: tuple(bytes_to(m, target, by, s["bytes_table"]) for m, s in evaluated)
             for target in targets
         }
-        found.append(Row(label, {c: [summaries[r] for r in own[c]] for c in own}, reached))
+        curves = [curve(metrics) for metrics, _ in evaluated]
+        found.append(Row(label, {c: [summaries[r] for r in own[c]] for c in own}, reached, curves))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.run import provenance
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies.comparison import Standing
@@ -122,11 +124,16 @@ def trial(seed: int, attack: str = "direct-client") -> Task:
 def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
     standings: list[Standing] = []
     tasks = {"a": Task("a", dict, ([["x", 1]],)), "b": Task("b", dict, ([["x", 2]],))}
-    found = results(tasks, tmp_path, 2, standings.append)
+    found, by = results(tasks, tmp_path, 2, standings.append)
     assert found == {"a": {"x": 1}, "b": {"x": 2}}
+    assert by["commits"] == [provenance.commit()]
     assert standings[-1] == Standing(2, 2, 1.0)
-    tasks["a"].file(tmp_path).write_text('{"kept": 1}')
-    assert results(tasks, tmp_path, 2) == {"a": {"kept": 1}, "b": {"x": 2}}
+    kept = {"figures": {"kept": 1}, "made_by": {**by, "commits": ["older"], "seconds": 5.0}}
+    tasks["a"].file(tmp_path).write_text(json.dumps(kept))
+    found, again = results(tasks, tmp_path, 2)
+    assert found == {"a": {"kept": 1}, "b": {"x": 2}}
+    assert again["commits"] == sorted(["older", provenance.commit()])
+    assert again["seconds"] >= 5.0
     others = {trial(seed).file(tmp_path) for seed in (0, 1, 0)}
     assert len(others) == 2, "other arguments are another task"
 

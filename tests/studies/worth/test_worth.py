@@ -98,7 +98,7 @@ def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> 
 
     again = call(*command, "--json")
     assert "none of them still to be begun" in again[2]
-    known = {**json.loads(again[1]), "command": found["command"], "seconds": found["seconds"]}
+    known = {**json.loads(again[1]), "command": found["command"], "made_by": found["made_by"]}
     assert known == found
     assert DurableLedger.inspect(ledger).replies == tally.replies
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from vertizo.core.names import CONTROLS
-from vertizo.studies.comparison import value_of
+from vertizo.studies.comparison import curve, value_of
 from vertizo.studies.reproduction.figures import Finished, held
 from vertizo.studies.reproduction.outcome import (
     Grid,
@@ -18,7 +18,15 @@ from vertizo.studies.reproduction.outcome import (
     published_line,
     text_of,
 )
-from vertizo.studies.reproduction.runs import Case, Made, Order, Tree, configure, make
+from vertizo.studies.reproduction.runs import (
+    Case,
+    Made,
+    Order,
+    Tree,
+    configure,
+    make,
+    makers,
+)
 from vertizo.studies.reproduction.study import CellConfig, ColumnConfig, GridConfig, PanelConfig
 
 MOST_POINTS = 100
@@ -89,8 +97,20 @@ def run(study: GridConfig, order: Order) -> Outcome:
     pictures = [_curves(study, panel, made) for panel in study.panels]
     if study.kind == "sweep":
         pictures.insert(0, _sweep(study, cells))
-    figures = {"cells": [cell.as_dict() for cell in cells.values()]}
-    return Outcome((_grid(study, cells),), tuple(pictures), tuple(_notes(study, cells)), figures)
+    figures = {"cells": [cell.as_dict() for cell in cells.values()], "curves": _seeds(made)}
+    notes = tuple(_notes(study, cells))
+    return Outcome((_grid(study, cells),), tuple(pictures), notes, figures, makers(made))
+
+
+def _seeds(made: Mapping[str, Made]) -> dict[str, Any]:
+    """Every run's accuracy over epochs, or its loss: label → control → one curve a seed."""
+    return {
+        label: {
+            control: [curve(run.metrics) if run is not None else None for run in runs]
+            for control, runs in case.everything.items()
+        }
+        for label, case in made.items()
+    }
 
 
 def cases(study: GridConfig, order: Order) -> list[Case]:

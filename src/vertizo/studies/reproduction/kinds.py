@@ -13,10 +13,20 @@ from vertizo.attacks.runner import make as make_attack
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.run.folder import RunFolder
+from vertizo.studies import made_by
 from vertizo.studies.intrinsic import intrinsic
 from vertizo.studies.reproduction import grid, memory, scaling
 from vertizo.studies.reproduction.outcome import Grid, Outcome, published_line, text_of
-from vertizo.studies.reproduction.runs import Case, Order, Task, Tree, configure, make, results
+from vertizo.studies.reproduction.runs import (
+    Case,
+    Order,
+    Task,
+    Tree,
+    configure,
+    make,
+    makers,
+    results,
+)
 from vertizo.studies.reproduction.study import AnyStudy, AttackConfig, IntrinsicConfig
 
 INTRINSIC = {
@@ -55,7 +65,7 @@ def run_attacks(study: AttackConfig, order: Order) -> Outcome:
         for name in study.columns
         for seed in seeds
     }
-    done = results(tasks, order.folder, order.jobs, order.report)
+    done, by = results(tasks, order.folder, order.jobs, order.report)
     lines, figures = [], []
     for row in study.rows.values():
         for method in row.methods:
@@ -75,7 +85,7 @@ def run_attacks(study: AttackConfig, order: Order) -> Outcome:
     headings = tuple(f"{column.words}, %" for column in study.columns.values())
     note = "In brackets: what an attacker who saw no message finds."
     grid = Grid(study.title, headings, tuple(lines))
-    return Outcome((grid,), notes=(note,), figures={"cells": figures})
+    return Outcome((grid,), notes=(note,), figures={"cells": figures}, made_by=by)
 
 
 def task_of(study: AttackConfig, order: Order, method: str, name: str, seed: int) -> Task:
@@ -114,7 +124,7 @@ def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
         for label, found in made.items()
         for place, each in enumerate(found.finished)
     }
-    done = results(tasks, order.folder, order.jobs, order.report)
+    done, by = results(tasks, order.folder, order.jobs, order.report)
     lines, figures = [], []
     for label, row in study.rows.items():
         seeds = [done[key] for key in tasks if key[0] == label]
@@ -122,7 +132,8 @@ def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
         lines += published_line(row.published, INTRINSIC, "g")
         figures.append({"row": label, "seeds": seeds})
     grid = Grid(study.title, tuple(INTRINSIC.values()), tuple(lines))
-    return Outcome((grid,), figures={"cells": figures})
+    whole = made_by.together([makers(made), by])
+    return Outcome((grid,), figures={"cells": figures}, made_by=whole)
 
 
 def measured(folder: str, repeats: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def run(study: MemoryConfig, order: Order) -> Outcome:
         for method in names
         for seed in seeds
     }
-    done = results(tasks, order.folder, 1, order.report)  # apart, for their peaks
+    done, by = results(tasks, order.folder, 1, order.report)  # apart, for their peaks
     lines, figures = [], []
     points: dict[str, list[Point]] = {name: [] for name in names}
     for place, (label, row) in enumerate(study.rows.items()):
@@ -77,7 +77,7 @@ def run(study: MemoryConfig, order: Order) -> Outcome:
         ticks={float(place): label for place, label in enumerate(study.rows)},
     )
     grid = outcome.Grid(study.title, headings, tuple(lines))
-    return Outcome((grid,), (picture,), figures={"cells": figures})
+    return Outcome((grid,), (picture,), figures={"cells": figures}, made_by=by)
 
 
 def peak(

@@ -74,6 +74,8 @@ class Outcome:
     notes: tuple[str, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Every seed's numbers, for JSON."""
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    """Commits, versions, processors and seconds: `vertizo.studies.made_by`."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; of each point of a picture's lines x, mean, least and largest."""
@@ -87,6 +89,7 @@ class Outcome:
                 {"title": picture.title, "x": picture.x, "y": picture.y} | {"lines": lines}
             )
         return {
+            "made_by": dict(self.made_by),
             "tables": [asdict(grid) for grid in self.grids],
             "notes": list(self.notes),
             "figures": dict(self.figures),

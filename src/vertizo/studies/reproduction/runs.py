@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 from vertizo.config import schema as configuration
@@ -21,7 +22,7 @@ from vertizo.core.names import CONTROLS
 from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import is_private
-from vertizo.studies import comparison
+from vertizo.studies import comparison, made_by
 from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Engine, Run
 from vertizo.studies.processes import processes
@@ -32,6 +33,8 @@ Figures = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
 FAILED = "diverged.txt"
 """In the folder of a run that diverged: the line that says so."""
+FORMAT = 2
+"""Of a task's file: its figures, and what made them."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class Made:
     def finished(self) -> list[Finished]:
         """Those that came to their end."""
         return [run for run in self.runs if run is not None]
+
+    @property
+    def everything(self) -> Mapping[str, tuple[Finished | None, ...]]:
+        """The runs themselves under ``none``, and its controls."""
+        return {"none": self.runs, **self.controls}
 
 
 def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -126,6 +134,12 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     }
 
 
+def makers(made: Mapping[str, Made]) -> dict[str, Any]:
+    """What made all these runs, controls included: `vertizo.studies.made_by`."""
+    runs = [run for case in made.values() for each in case.everything.values() for run in each]
+    return made_by.runs(run.folder for run in runs if run is not None)
+
+
 def _controls(case: Case) -> tuple[str, ...]:
     """All where a study wants them; the one at ε = 0 beside every private run."""
     if case.controls:
@@ -158,7 +172,9 @@ class Task:
 
     def file(self, folder: Path) -> Path:
         """Where its figures are kept; another one for other arguments."""
-        said = json.dumps([self.function.__name__, *self.arguments], sort_keys=True, default=str)
+        said = json.dumps(
+            [FORMAT, self.function.__name__, *self.arguments], sort_keys=True, default=str
+        )
         digest = hashlib.sha256(said.encode()).hexdigest()[:12]
         return folder / "tasks" / f"{self.name}-{digest}.json"
 
@@ -168,26 +184,35 @@ def results(
     folder: Path,
     jobs: int,
     report: Callable[[Standing], None] | None = None,
-) -> dict[Key, Figures]:
+) -> tuple[dict[Key, Figures], dict[str, Any]]:
     """Do what is not done yet, each in a fresh process, and keep its figures in a folder.
 
-    What is finished is kept when a task fails or all is interrupted.
+    Returns the figures, and what made them. What is finished is kept when a task fails or all is
+    interrupted.
     """
     left = [task for task in tasks.values() if not task.file(folder).is_file()]
     finished = len(tasks) - len(left)
-    calls = ((task.file(folder), task.function, task.arguments) for task in left)
+    calls = ((task.file(folder), _timed, (task.function, task.arguments)) for task in left)
     try:
         with processes(jobs) as pool:
             for ended in pool.make(calls):
                 if ended is not None:
                     file, future = ended
-                    figures = future.result()
+                    done = future.result()
                     with checkpoint.writing(file):
                         file.parent.mkdir(parents=True, exist_ok=True)
-                    checkpoint.write_atomically(file, json.dumps(figures).encode())
+                    checkpoint.write_atomically(file, json.dumps(done).encode())
                     finished += 1
                 elif report is not None:
                     report(Standing(finished, len(tasks), finished / len(tasks)))
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
-    return {key: json.loads(task.file(folder).read_text("utf-8")) for key, task in tasks.items()}
+    kept = {key: json.loads(task.file(folder).read_text("utf-8")) for key, task in tasks.items()}
+    figures = {key: each["figures"] for key, each in kept.items()}
+    return figures, made_by.together(each["made_by"] for each in kept.values())
+
+
+def _timed(function: Callable[..., Figures], arguments: tuple[Any, ...]) -> dict[str, Any]:
+    began = perf_counter()
+    figures = function(*arguments)
+    return {"figures": figures, "made_by": made_by.this(perf_counter() - began)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from vertizo.studies.reproduction.figures import rounds_to
 from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, Point, text_of
-from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make
+from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make, makers
 from vertizo.studies.reproduction.study import ScalingAxisConfig, ScalingConfig
 
 Growth = dict[str, Any]
@@ -50,7 +50,7 @@ def run(study: ScalingConfig, order: Order) -> Outcome:
         growths += own
         grids.append(_grid(study, axis, own))
         pictures.append(_picture(study, axis, own))
-    return Outcome(tuple(grids), tuple(pictures), (NOTE,), {"growths": growths})
+    return Outcome(tuple(grids), tuple(pictures), (NOTE,), {"growths": growths}, makers(made))
 
 
 def cases(study: ScalingConfig, order: Order) -> dict[Key, Case]:
