@@ -263,6 +263,9 @@ def reproduce(
     ] = None,
     show_list: Annotated[bool, option("List what can be reproduced.", None, "--list")] = False,
     quick: Annotated[bool, option("Run the small form, in minutes.", None, "--quick")] = False,
+    columns: Annotated[
+        str | None, option("Fill in only these columns of a table. Default: all.", "A,B,…")
+    ] = None,
     seeds: Annotated[int | None, option("Runs of each entry. Default: the study's.", min=1)] = None,
     settings: Settings = None,
     out: StudyFolder = None,
@@ -283,6 +286,8 @@ def reproduce(
         _list_studies(as_json)
         return
     chosen = study.load(name, quick=quick)
+    if columns is not None:
+        chosen = study.only(chosen, comma_separated(columns))
     form = "-quick" if quick else ""
     short = Path(name).stem if name.endswith((".yaml", ".yml")) else name
     folder = out or Path("runs") / f"reproduce-{study.runs_of(name)}{form}"

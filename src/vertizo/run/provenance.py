@@ -61,8 +61,8 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """The commit of this package's checkout as the process first asked, with a + where tracked files
-    had changed since; empty where the package is not run from its checkout."""
+    """The commit of this package's checkout as the process first asked, with a + where tracked
+    files had changed since; empty where the package is not run from its checkout."""
     ask = ("git", "-C", str(CODE), "describe", "--always", "--dirty=+", "--exclude=*")
     root = ("git", "-C", str(CODE), "rev-parse", "--show-toplevel")
     try:

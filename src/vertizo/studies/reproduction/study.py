@@ -8,6 +8,7 @@ runs of a table share its runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -268,6 +269,21 @@ def load(name: str, *, quick: bool = False) -> AnyStudy:
         return KINDS[kind].model_validate(tree)
     except ValidationError as error:
         raise ConfigError(f"{_path(name)}: {explain(error, KINDS[kind])}") from None
+
+
+def only(study: AnyStudy, columns: Sequence[str]) -> AnyStudy:
+    """A study with nothing run in its other columns; ConfigError where it has no such column."""
+    if not isinstance(study, GridConfig):
+        raise ConfigError(f"--columns is for tables, sweeps and curves; this one is {study.kind}")
+    for name in columns:
+        if name not in study.columns:
+            hint = nearest(name, list(study.columns)) or f"; it has {', '.join(study.columns)}"
+            raise ConfigError(f"--columns names no column of the study: {name!r}{hint}")
+    left = {
+        name: column if name in columns else column.model_copy(update={"skip": "left out"})
+        for name, column in study.columns.items()
+    }
+    return study.model_copy(update={"columns": left})
 
 
 def _pruned(tree: Tree, before: Any) -> Tree:
