@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 import yaml
 from tests import deployments as dep
+from tests import warm
 
 from vertizo.network.authority import issue
 from vertizo.network.options import ServeConfig, load_serve
@@ -56,18 +56,19 @@ if hours := os.environ.get("TEST_CLOCK"):
 class Party:
     """``vertizo serve`` or ``vertizo join`` in a process whose output is added to ``log``."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        cold: bool = False,
+    ) -> None:
         self.log = log
         self._before = log.stat().st_size if log.exists() else 0
         self.started = time.monotonic()
-        with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "vertizo", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment},
-            )
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+        self.process = (warm.cold if cold else warm.Process)(command, log, settings)
 
     @property
     def words(self) -> str:
@@ -178,14 +179,19 @@ class Job:
             party.kill()
         self._held.close()
 
-    def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start parties, or start them again; all of them if none is named."""
+    def start(
+        self, *names: str, environment: Mapping[str, str] | None = None, cold: bool = False
+    ) -> None:
+        """Start parties, or start them again; all of them if none is named.
+
+        Cold ones are processes of their own from the first instruction on (`tests.warm`).
+        """
         for name in names or (SERVER, *self.members):
             assert name not in self.parties or self.parties[name].ended, f"{name} runs"
             kept = {"TEST_KEEP_JOURNALS": str(self.folder / "kept")} if name == SERVER else {}
             extra = {**self.environment, **(environment or {}), **kept}
             command = ["serve" if name == SERVER else "join", str(self._config(name))]
-            self.parties[name] = Party(command, self.folder / f"{name}.log", extra)
+            self.parties[name] = Party(command, self.folder / f"{name}.log", extra, cold=cold)
 
     def kill_and_start(self, name: str) -> None:
         """As if its machine had been switched off and on."""

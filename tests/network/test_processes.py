@@ -49,7 +49,7 @@ def test_a_server_listens_before_it_imports_what_takes_long(tmp_path: Path) -> N
     """All but PyTorch, which every party is made of."""
     told = {"PYTHONPROFILEIMPORTTIME": "1"}
     with Job(tmp_path, federation={"trial": False}, environment=told, **dep.PRIVATE) as job:
-        job.start(SERVER)
+        job.start(SERVER, cold=True)
         job.parties[SERVER].says("serves test")
         lines = job.parties[SERVER].words.splitlines()
     imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}

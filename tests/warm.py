@@ -1,0 +1,94 @@
+"""Processes of the command line that need not import PyTorch first.
+
+Importing it takes some four seconds of a core, which a test that kills thirty processes pays thirty
+times. These are forked from one process that has imported everything and done nothing. They
+otherwise begin as ``python -m vertizo`` does; tests of the very start use that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "vertizo.cli.main",
+        "vertizo.network.grpc",
+        "vertizo.network.joining",
+        "vertizo.network.predicting",
+        "vertizo.network.serving",
+        "vertizo.network.scoring.scorer",
+        "vertizo.run.loop",
+    ]
+)
+
+
+class Process:
+    """As much of `subprocess.Popen` as tests need."""
+
+    def __init__(self, words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        log.touch()
+        kept = os.environ.get("OMP_NUM_THREADS")
+        os.environ["OMP_NUM_THREADS"] = "1"  # of the process that all are forked from
+        try:
+            self._process = CONTEXT.Process(
+                target=_begin, args=(list(words), log, dict(environment), Path.cwd())
+            )
+            self._process.start()
+        finally:
+            del os.environ["OMP_NUM_THREADS"]
+            if kept is not None:
+                os.environ["OMP_NUM_THREADS"] = kept
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code; TimeoutExpired where it does not end."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            raise TimeoutExpired("vertizo", seconds)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        if self._process.exitcode is None:
+            self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        if self._process.exitcode is None and self.pid is not None:
+            os.kill(self.pid, number)
+
+
+def cold(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> Popen[bytes]:
+    """A process of its own from the first instruction on."""
+    command = [sys.executable, "-m", "vertizo", *words]
+    with log.open("ab") as file:
+        return Popen(command, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=dict(environment))
+
+
+def _begin(words: list[str], log: Path, environment: dict[str, str], place: Path) -> None:
+    """Become ``python -m vertizo WORDS`` in a place, its output at the end of a file."""
+    os.chdir(place)
+    os.environ.clear()
+    os.environ.update(environment)
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    for folder in environment.get("PYTHONPATH", "").split(os.pathsep):
+        if (first := Path(folder) / "sitecustomize.py").is_file():
+            exec(first.read_text(), {})  # noqa: S102  as Python does
+    sys.argv = ["vertizo", *words]
+    # Open files of the first process are none of this one's.
+    sys.stdin = open(os.devnull)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    runpy.run_module("vertizo", run_name="__main__")
