@@ -245,7 +245,7 @@ def test_a_feature_holder_sends_no_key_and_no_hash_of_one() -> None:
         stream = b"".join(channel.sent)
         for key in keys:
             inner = stranger._hash(key)  # what is mapped to the curve, before any secret
-            [mapped] = stranger._points([key])
+            [mapped] = stranger.points([key])
             shown = [key.encode(), inner.hex().encode(), inner, mapped, *salted_hashes(b"", [key])]
             for name in ("md5", "sha1", "sha256", "sha512", "blake2b", "sha3_256"):
                 digest = hashlib.new(name, key.encode()).digest()

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.deployments import DirectChannel
 from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, take_part
 
-from vertizo.core.errors import MalformedError, RunError
-from vertizo.network.alignment.blinding import CHUNK, POINT, PRIME, Curve
+from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
+from vertizo.network.alignment.blinding import (
+    CHUNK,
+    POINT,
+    PRIME,
+    PROBE,
+    PROBED,
+    Curve,
+    _mapped,
+    cut,
+    require_psi,
+)
 from vertizo.network.alignment.messages import (
     Begin,
+    Failed,
+    Fetch,
     Own,
     Piece,
+    Raised,
     Taken,
     Welcome,
     decode_ask,
     encode,
 )
 
-pytest.importorskip("nacl")
+sodium = pytest.importorskip("nacl.bindings")
 J = 486662
 """Curve25519 is y² = u³ + J u² + u."""
 
@@ -56,7 +70,12 @@ def mapped(uniform: bytes) -> int:
     """RFC 9380, section 6.7.1 (Elligator 2), times the cofactor."""
     r = int.from_bytes(uniform, "little") % 2**255
     u = -J * pow(1 + 2 * r * r, -1, PRIME) % PRIME
-    return ladder(8, u if is_square(u**3 + J * u * u + u) else -u - J)
+    return ladder(8, u if on_curve(u) else -u - J)
+
+
+def on_curve(u: int) -> bool:
+    """Otherwise it is on the twist."""
+    return is_square(u**3 + J * u * u + u)
 
 
 def secret_of(curve: Curve) -> int:
@@ -68,12 +87,39 @@ def secret_of(curve: Curve) -> int:
 def test_points_are_those_of_the_standards() -> None:
     curve, keys = Curve(NAME), ["", "1", "é", "x" * 999, *numbers(20)]
     points = [mapped(curve._hash(key)) for key in keys]
-    assert curve._points(keys) == [coded(u) for u in points]
+    assert curve.points(keys) == [coded(u) for u in points]
+    assert coded(mapped(PROBE)) == PROBED
     blinded = [ladder(secret_of(curve), u) for u in points]
     assert curve.blind(keys) == [coded(u) for u in blinded]
-    assert all(is_square(u**3 + J * u * u + u) for u in blinded)  # none tells by lying elsewhere
+    assert all(map(on_curve, blinded))  # none tells by lying elsewhere
     assert curve.again(b"".join(map(coded, points))) == [coded(u) for u in blinded]
     assert not {*Curve("other").blind(keys), *Curve(NAME).blind(keys)} & {*curve.blind(keys)}
+
+
+def test_one_key_written_down_at_every_step() -> None:
+    """Releases that differ in any of these find nothing in common: raise VERSION with them."""
+    curve = Curve("federation")
+    key = "P000000001"
+    curve._multiply = partial(sodium.crypto_scalarmult, bytes(range(100, 132)))
+    for got, known in (
+        (curve._hash(key), "41083070e8ab732601d8e5184527c8a98ae6a3d2e7221ef1f2b4e1edce556bed"),
+        (*curve.points([key]), "e875261c287337992b989f0400a1f31dea910136588f6f835c78e24d8e3a5f03"),
+        (*curve.blind([key]), "a6ffb47b47bc48527daf08bba240c000c90df2a527c686e6de785b709af4804e"),
+    ):
+        assert got.hex() == known
+
+
+def test_a_library_with_another_map_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = sodium.crypto_core_ed25519_from_uniform
+    for name, other in (
+        ("crypto_core_ed25519_from_uniform", lambda uniform: plain(uniform[::-1])),
+        ("has_crypto_core_ed25519", False),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(sodium, name, other)
+            with pytest.raises(ConfigError, match="does not map identifiers to the curve as other"):
+                Curve(NAME)
+    require_psi()
 
 
 @given(st.sets(st.text(max_size=4), max_size=20), st.randoms())
@@ -103,7 +149,7 @@ def test_points_of_small_order_and_numbers_written_otherwise_are_refused() -> No
     curve = Curve(NAME)
     [good] = curve.blind(["x"])
     for u in EIGHTHS:
-        assert is_square(u**3 + J * u * u + u)
+        assert on_curve(u)
         assert {(u * u - 1) ** 2 % PRIME} == {4 * u * (u * u + J * u + 1) % PRIME}  # twice it is 1
     for u in SMALL:
         with pytest.raises(MalformedError, match="a point of small order"):
@@ -113,6 +159,83 @@ def test_points_of_small_order_and_numbers_written_otherwise_are_refused() -> No
     for u in otherwise:
         with pytest.raises(MalformedError, match="something that is no point"):
             curve.again(good + coded(u))
+
+
+@given(st.integers(0, 2**256 - 1))
+@example(2)  # of the twist
+@example(9)  # X25519's base point
+@example(PRIME - 2)
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_refused_or_multiplied_as_x25519_says(number: int) -> None:
+    curve = Curve(NAME)
+    if number >= PRIME or number in SMALL:
+        with pytest.raises(MalformedError):
+            curve.again(coded(number))
+        return
+    [product] = curve.again(coded(number))
+    u = int.from_bytes(product, "little")
+    assert u == ladder(secret_of(curve), number)
+    assert on_curve(u) == on_curve(number)  # so points of keys stay where they all are
+
+
+def test_a_secret_does_not_show_what_a_point_has_of_small_order() -> None:
+    """Eight points that differ by one of order 1, 2, 4 or 8 have one product."""
+    point, part = sodium.crypto_core_ed25519_from_uniform(PROBE), coded(1)
+    eighth = coded((EIGHTH - 1) * pow(EIGHTH + 1, -1, PRIME) % PRIME)  # as Ed25519 writes it
+    guises = set()
+    for _ in range(8):
+        y = int.from_bytes(sodium.crypto_core_ed25519_add(point, part), "little") % 2**255
+        guises.add(coded((1 + y) * pow(1 - y, -1, PRIME) % PRIME))
+        part = sodium.crypto_core_ed25519_add(part, eighth)
+    assert PROBED in guises
+    assert len(guises) == 8
+    curve = Curve(NAME)
+    assert len({*curve.again(b"".join(guises))}) == 1
+
+
+NOWHERE = (
+    0,
+    14120622313557551395864952368738766919491919221024615933057518721691269982991,
+    44495073382931032265503668095429935171166074933530784157462047189894136317471,
+)
+"""With their negatives all that Elligator 2 maps to points of small order."""
+
+
+def test_hashes_of_no_point_stop_it() -> None:
+    """No key has such a hash that anyone could find; it does not become a point all the same."""
+    for number in NOWHERE:
+        for uniform in (number, PRIME - number, number + 2**255):
+            with pytest.raises(ValueError, match="not invertible"):
+                _mapped(sodium, [PROBE, coded(uniform)])
+
+
+def test_points_of_the_twist_match_nothing() -> None:
+    """Whoever sends them learns of no record, and sees products that equal no record's."""
+    twisted = [coded(u) for u in range(2, 40) if not on_curve(u)][:2]
+    told: list[bytes] = []
+
+    def swapped(ask: Any) -> Any:
+        return Own(ask.start, ask.piece, b"".join(twisted)) if isinstance(ask, Own) else ask
+
+    with serving(["x", "y"], "private") as service:
+        channel = Tapped(DirectChannel(service, "a"), swapped)
+        with pytest.raises(DataError, match="no record is common"):
+            take_part(channel, ["x", "y"], "private")
+
+    class LabelHolder:
+        def ask(self, frame: bytes) -> bytes:
+            ask = decode_ask(frame)
+            if isinstance(ask, Begin):
+                return encode(Welcome(2, 2, b""))
+            if isinstance(ask, Own | Raised):
+                told.append(ask.points)
+                return encode(Taken())
+            return encode(Piece(b"".join(twisted)) if isinstance(ask, Fetch) else Failed("enough"))
+
+    with pytest.raises(DataError, match="enough"):
+        take_part(LabelHolder(), ["x", "y"], "private")
+    sides = [[on_curve(int.from_bytes(u, "little")) for u in cut(part, POINT)] for part in told]
+    assert sides == [[True, True], [False, False]]
 
 
 def test_one_record_in_two_guises_is_refused_by_both() -> None:

@@ -28,6 +28,11 @@ PIECE = 8192
 """Points or hashes in one frame: 0.3 MB, and less than a second's work."""
 PRIME = 2**255 - 19
 """Coordinates are numbers below it."""
+PROBE, PROBED = (
+    bytes(range(32)),
+    bytes.fromhex("8bf0cd9505b0759033b751b0b27f3e8407f3d8f351bbc3efcd43bc9de3c4f602"),
+)
+"""A hash and its point: parties whose libraries map otherwise would find nothing in common."""
 CHUNK = 512
 """Points that a thread works on at a time; libsodium runs without Python's lock."""
 
@@ -35,7 +40,7 @@ Sliced = TypeVar("Sliced", bytes, Sequence[str], Sequence[bytes])
 
 
 class Curve:
-    """A secret of one party for one alignment; ConfigError where PyNaCl is not installed.
+    """A secret of one party for one alignment; ConfigError as for `require_psi`.
 
     The same key of another federation has another point.
     """
@@ -47,7 +52,7 @@ class Curve:
 
     def blind(self, keys: Sequence[str]) -> list[bytes]:
         """A point for each key, in the order of the keys."""
-        return _in_threads(lambda part: [*map(self._multiply, self._points(part))], keys)
+        return _in_threads(lambda part: [*map(self._multiply, self.points(part))], keys)
 
     def again(self, points: bytes) -> list[bytes]:
         """Another party's points times this party's secret, in their order.
@@ -65,21 +70,16 @@ class Curve:
         except RuntimeError:  # libsodium's answer where the product would not depend on the secret
             raise MalformedError("there is a point of small order") from None
 
-    def _points(self, keys: Sequence[str]) -> list[bytes]:
-        """What keys stand for, before any secret: points of the group of prime order."""
-        mapped = [self._sodium.crypto_core_ed25519_from_uniform(self._hash(key)) for key in keys]
-        heights = [int.from_bytes(point, "little") % 2**255 for point in mapped]  # without the sign
-        return [
-            ((1 + y) * inverse % PRIME).to_bytes(POINT, "little")  # RFC 7748, section 4.1
-            for y, inverse in zip(heights, _inverses([1 - y for y in heights]), strict=True)
-        ]
+    def points(self, keys: Sequence[str]) -> list[bytes]:
+        """What keys stand for, before any secret; not to be sent, as anyone can map a key."""
+        return _mapped(self._sodium, [self._hash(key) for key in keys])
 
     def _hash(self, key: str) -> bytes:
         return hashed((b"vertizo alignment, curve25519", self._federation, key.encode()))
 
 
 def require_psi() -> Any:
-    """PyNaCl's bindings of libsodium; ConfigError where it is not installed."""
+    """PyNaCl's bindings of libsodium; ConfigError if not installed, or of another libsodium."""
     try:
         import nacl.bindings as sodium
     except ImportError:
@@ -87,6 +87,12 @@ def require_psi() -> Any:
             "the method 'private' needs the extra: pip install 'vertizo[psi]'; "
             "or choose --method hashed, which is not private"
         ) from None
+    if not sodium.has_crypto_core_ed25519 or _mapped(sodium, [PROBE]) != [PROBED]:
+        raise ConfigError(
+            "PyNaCl was built with a libsodium that does not map identifiers to the curve as other "
+            "parties do; install its wheel: pip install --force-reinstall --only-binary pynacl "
+            "pynacl"
+        )
     return sodium
 
 
@@ -98,6 +104,16 @@ def salted_hashes(salt: bytes, keys: Sequence[str]) -> list[bytes]:
 def cut(whole: Sliced, width: int) -> Iterator[Sliced]:
     """Parts of that length each; the last may be shorter."""
     return (whole[start : start + width] for start in range(0, len(whole), width))
+
+
+def _mapped(sodium: Any, hashes: Sequence[bytes]) -> list[bytes]:
+    """Points of the group of prime order, by Elligator 2 (RFC 9380, section 6.7.1) times 8."""
+    points = [sodium.crypto_core_ed25519_from_uniform(uniform) for uniform in hashes]
+    heights = [int.from_bytes(point, "little") % 2**255 for point in points]  # without the sign
+    return [
+        ((1 + y) * inverse % PRIME).to_bytes(POINT, "little")  # RFC 7748, section 4.1
+        for y, inverse in zip(heights, _inverses([1 - y for y in heights]), strict=True)
+    ]
 
 
 def _in_threads(work: Callable[[Any], list[bytes]], whole: Sequence[Any]) -> list[bytes]:
