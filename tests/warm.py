@@ -85,10 +85,10 @@ def _begin(words: list[str], log: Path, environment: dict[str, str], place: Path
         os.dup2(said, stream)
     for folder in environment.get("PYTHONPATH", "").split(os.pathsep):
         if (first := Path(folder) / "sitecustomize.py").is_file():
-            exec(first.read_text(), {})  # noqa: S102  as Python does
+            exec(first.read_text(), {})  # as Python does
     sys.argv = ["vertizo", *words]
     # Open files of the first process are none of this one's.
-    sys.stdin = open(os.devnull)  # noqa: SIM115
+    sys.stdin = Path(os.devnull).open()  # noqa: SIM115
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     runpy.run_module("vertizo", run_name="__main__")
