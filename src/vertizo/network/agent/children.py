@@ -17,12 +17,15 @@ from vertizo.core import system
 from vertizo.core.errors import RunError
 from vertizo.network.agent.launch import TAKEN
 from vertizo.network.alignment.messages import one_line
+from vertizo.network.store import RECORD
 from vertizo.run import checkpoint
 
 PROCESS = "process"
 """The file that a job's process holds locked."""
 END_SECONDS = 20.0
 """Until a process that was asked to end is killed."""
+SCORED = "queries.jsonl"
+"""Where a process that scores says whom it answered."""
 LONGEST_LINE = 4096
 """Bytes of a log that its last line is looked for in."""
 
@@ -135,6 +138,22 @@ def last_line(log: Path) -> str:
         said = [line for line in lines if line.startswith("vertizo: ")] or lines
         return one_line(said[-1].removeprefix("vertizo: ")) if said else ""
     return ""
+
+
+def left_by(folder: Path) -> str:
+    """What a job's process has left so far, for comparison: other where it got on.
+
+    Each record of a journal begins with a checksum over its segment, and a process that only starts
+    writes none. An alignment and a prediction leave nothing until they end.
+    """
+    found = []
+    for path in sorted((folder / "run" / "checkpoints").glob("journal-*.log")):
+        with suppress(OSError), path.open("rb") as file:
+            if first := file.read(RECORD.size).strip(b"\0"):
+                found.append(f"{path.name} {first.hex()}")
+    with suppress(OSError):
+        found.append(f"{(folder / SCORED).stat().st_size} bytes")
+    return "; ".join(found)
 
 
 def end_left_over(folders: Iterable[Path]) -> None:
