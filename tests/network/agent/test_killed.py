@@ -168,13 +168,20 @@ class Agents:
     def words(self) -> str:
         return "".join((self.folder / f"{name}.log").read_text() for name in PARTIES)
 
-    def assert_charged_once(self) -> None:
+    def align_by_hand(self) -> None:
+        """Leave the records that both have."""
+        for name in PARTIES:
+            path = self.folder / f"{name}.csv"
+            head, *rows = path.read_text().splitlines()
+            path.write_text("\n".join([head, *(rows[10:] if name == "bank" else rows[:110])]))
+
+    def assert_charged_once(self, epochs: int = EXACT["epochs"]) -> None:
         """The job `model` is over, and its ledger has each query of it once."""
         run = self.folder / "agents" / "bank" / "jobs" / "model" / "run"
         queries = json.loads((run / "summary.json").read_text())["queries"]
         charged, _ = dep.charged(run, self.folder / "state" / "vertizo" / "ledgers")
         assert charged == [(0, number) for number in range(queries[0])]
-        assert len(charged) == EXACT["epochs"] * 10
+        assert len(charged) == epochs * 10
 
 
 @pytest.fixture
@@ -186,10 +193,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
 
 
 def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -> None:
-    for name in PARTIES:  # as if they had been aligned by hand
-        path = agents.folder / f"{name}.csv"
-        head, *rows = path.read_text().splitlines()
-        path.write_text("\n".join([head, *(rows[10:] if name == "bank" else rows[:110])]))
+    agents.align_by_hand()
     agents.submit("model", "train", EXACT)
     agents.moved(PATIENT)
     agents.kill_agent("bank")  # whose process stays behind, and is ended by the next agent
@@ -198,6 +202,29 @@ def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -
     assert "model is taken up again" in agents.words
     assert "Traceback" not in agents.words
     agents.assert_charged_once()
+
+
+def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: Agents) -> None:
+    """Those of the old one are worth nothing from then on, and no process was told of it."""
+    for turn in ("first", "second"):
+        issue(agents.folder / turn, "bank", ["north"], ["127.0.0.1"], 1)
+    agents.align_by_hand()
+    agents.submit("model", "train", {**EXACT, "epochs": 80})
+    agents.moved(PATIENT)
+    for turn, dies in {"first": "north", "second": "bank"}.items():
+        for name in PARTIES:
+            for file in (agents.folder / turn / name).iterdir():
+                file.replace(agents.folder / "certs" / name / file.name)
+        # the other one's process goes on, and shows the new certificate to the one that begins
+        assert agents.kill_process(dies, "model")
+        agents.moved(PATIENT)
+    agents.finish("model")
+    new = "a new certificate is in use"
+    assert [(agents.folder / f"{name}.log").read_text().count(new) for name in PARTIES] == [2, 2]
+    logs = [agents.folder / "agents" / name / "jobs" / "model" / "log" for name in PARTIES]
+    assert [path.read_text().count(new) for path in logs] == [1, 1]
+    assert "refused" not in agents.words
+    agents.assert_charged_once(80)
 
 
 @pytest.mark.slow
