@@ -52,7 +52,15 @@ FILES: dict[str, dict[str, Any]] = {
         "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
     },
 }
-MACHINE = ("seconds", "peak_memory_mib", "bytes_up", "bytes_down", "bytes_table", "began", "ended")
+MACHINE = (
+    "seconds",
+    "peak_memory_mib",
+    "bytes_up",
+    "bytes_down",
+    "bytes_table",
+    "began",
+    "finished",
+)
 """Figures of the machine and the line: a query that came twice is counted twice in bytes."""
 
 
