@@ -39,6 +39,8 @@ from preloaded import Preloaded
 SCORED, TOLERANCE = "online", 1e-6
 RUNS = 40
 """Trainings that the ledger's budget would pay for."""
+CALLERS, PAUSE = 4, 0.05
+"""That ask for scores, and the seconds between two of their requests."""
 PATIENCE = 1200.0
 """Seconds for a job that nobody disturbs, on a machine that has much else to do."""
 WAYS = {"process": 0.4, "agent": 0.25, "party": 0.35}
@@ -55,7 +57,7 @@ class Callers:
         self.answered = self.refused = 0
         self.wrong: list[Any] = []
         self.furthest = 0.0
-        self._threads = [threading.Thread(target=self._ask, args=(k,)) for k in range(2)]
+        self._threads = [threading.Thread(target=self._ask, args=(k,)) for k in range(CALLERS)]
 
     def __enter__(self) -> Callers:
         for thread in self._threads:
@@ -69,7 +71,7 @@ class Callers:
 
     def _ask(self, seed: int) -> None:
         chance = random.Random(seed)
-        while not self._over.wait(0.2):
+        while not self._over.wait(PAUSE):
             ids = chance.sample(sorted(self._truth), 5)
             rows = scores(self._federation, ids)
             if rows is None:
@@ -104,8 +106,10 @@ def scores(federation: Federation, ids: list[str]) -> dict[str, float] | None:
 
 
 def submit_cycle(federation: Federation, number: int) -> None:
-    """A training without noise and its prediction, and one that is charged."""
-    federation.submit(f"plain-{number}", "train", "plain", alignment="ids", planted=True)
+    """An alignment, a training without noise and its prediction; and one that is charged."""
+    people = f"ids-{number}"
+    federation.submit(people, "align", method="hashed")
+    federation.submit(f"plain-{number}", "train", "plain", alignment=people, planted=True)
     federation.submit(
         f"guess-{number}", "predict", table="new", alignment="new-ids", model=f"plain-{number}"
     )
@@ -113,7 +117,7 @@ def submit_cycle(federation: Federation, number: int) -> None:
 
 
 def begin(federation: Federation) -> None:
-    """Both alignments, and the ledger of the people that they leave."""
+    """Both alignments: the ledger is for the people that the first one leaves."""
     for name, table in {"ids": "people", "new-ids": "new"}.items():
         federation.submit(name, "align", table=table, method="hashed")
 
@@ -299,6 +303,7 @@ def judge(
         "kills": kills,
         "killed": dict(sorted(known["kills"].items())),
         "blows": known["blows"],
+        "preloaded": options.preloaded,
         "minutes": round(known["seconds"] / 60, 1),
         "jobs": len(states),
         "trainings_without_noise_as_undisturbed": known["cycles"],
