@@ -33,6 +33,7 @@ PARTIES = ("bank", "north", "east")
 MEMBERS = PARTIES[1:]
 RECORDS, NEW = 400, 40
 JOB_PORTS = 12
+ENDED_BADLY = ("failed", "refused", "cancelled", "expired")
 COLUMNS = {"bank": ("label",), "north": ("a", "b", "c"), "east": ("d", "e")}
 MODELS: dict[str, Any] = {
     "batch_size": 32,
@@ -128,8 +129,8 @@ class Federation:
     def __enter__(self) -> Self:
         os.environ["XDG_STATE_HOME"] = str(self.folder / "state")
         for name in PARTIES:
+            self.store(name).create()
             self.start(name)
-        self.wait(lambda: all(self.store(name).path.exists() for name in PARTIES), 300)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -236,8 +237,11 @@ class Federation:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def states(self) -> dict[str, str]:
-        """Job → its state at the label holder."""
-        return {job.name: job.state for job in self.store("bank").jobs()}
+        """Job → its state at the label holder; none has ended but well."""
+        jobs = self.store("bank").jobs()
+        bad = [f"{job.name} is {job.state}: {job.line}" for job in jobs if job.state in ENDED_BADLY]
+        assert not bad, bad
+        return {job.name: job.state for job in jobs}
 
     def trainings(self) -> list[str]:
         """States of all jobs that end, at all parties."""
@@ -251,6 +255,7 @@ class Federation:
     def wait(self, there: Callable[[], bool], seconds: float) -> None:
         last = time.monotonic() + seconds
         while not there():
+            self.states()
             assert time.monotonic() < last, self.words[-5000:]
             time.sleep(0.2)
 
@@ -258,8 +263,6 @@ class Federation:
         """Wait for jobs to end well at all parties."""
 
         def over() -> bool:
-            states = self.states()
-            assert not {"failed", "refused", "expired"} & set(states.values()), self.words[-5000:]
             found = [self.store(name).job(job) for name in PARTIES for job in jobs]
             return all(one is not None and one.state == "finished" for one in found)
 

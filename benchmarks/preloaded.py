@@ -222,6 +222,7 @@ def run(words: Sequence[str]) -> None:
     at = list(words).index("-m")
     sys.argv = [words[at + 1], *words[at + 2 :]]
     Path("/proc/self/comm").write_text("vertizo")
+    sys.modules.pop(words[at + 1], None)  # as if nobody had imported it
     runpy.run_module(words[at + 1], run_name="__main__", alter_sys=True)
 
 

@@ -231,9 +231,10 @@ def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: A
 def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     chance, killed = random.Random(1), 0
     agents.submit("ids", "align", method="hashed")
+    agents.submit("model", "train", EXACT, alignment="ids")
+    agents.submit("scores", "predict", model="model", table="new")
     agents.kill_agent("north")
     agents.finish("ids")
-    agents.submit("model", "train", EXACT, alignment="ids")
     for deadly in PARTIES * 3:
         agents.moved(20.0)
         killed += agents.kill_process(deadly, "model")
@@ -242,7 +243,6 @@ def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     agents.finish("model")
     assert killed >= 3, agents.words
     agents.assert_charged_once()
-    agents.submit("scores", "predict", model="model", table="new")
     agents.kill_agent("bank")
     agents.finish("scores")
     scores = agents.folder / "agents" / "bank" / "jobs" / "scores" / "predictions.csv"
