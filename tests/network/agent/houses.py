@@ -90,11 +90,11 @@ class Processes:
         self._asked.add(job)
         self.end(job, 130)
 
-    def end(self, job: str, code: int, line: str = "", seconds: float = 10.0) -> None:
+    def end(self, job: str, code: int, line: str = "") -> None:
         """A process ends; the agent hears of it when it next looks."""
         attempt, asked = self.running.pop(job), job in self._asked
         self._asked.discard(job)
-        self._ended.append(Ended(job, attempt, code, line, seconds, asked))
+        self._ended.append(Ended(job, attempt, code, line, asked))
 
     def ended(self) -> list[Ended]:
         found, self._ended = self._ended, []

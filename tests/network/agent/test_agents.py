@@ -26,6 +26,7 @@ from vertizo.network import frames
 from vertizo.network.agent import agent as loop
 from vertizo.network.agent import label_holder, messages, processes, store
 from vertizo.network.agent.states import AFTER, ENDS, State
+from vertizo.network.scoring import LOOKED_UP
 from vertizo.network.store import Store
 
 BY_HAND = {"approve": "by-hand"}
@@ -328,19 +329,42 @@ def test_scores_go_on_while_their_process_gets_on_and_end_where_it_never_does(
     houses.submit(offer("one", "score", model="model"))
     houses.turn(5)
     log = houses.holder.store.folder_of("one") / "queries.jsonl"
+    north = houses.agents["north"].store.folder_of("one") / "log"
     for _ in range(6):
         with log.open("a") as file:
             file.write("somebody was answered\n")
         houses.processes(HOLDER).end("one", -9)
         houses.turn(2)
-        houses.processes("north").end("one", -9, seconds=61.0)
+        north.write_text(f"{north.read_text() if north.exists() else ''}{LOOKED_UP}\n")
+        houses.processes("north").end("one", -9)
         houses.turn(2)
         assert houses.running() == [1, 1, 1]
-    for _ in range(3):
+    for _ in range(2):
         assert houses.states() == ["running"] * 3
         houses.processes("north").end("one", -9)
         houses.turn(3)
     assert houses.states() == ["failed"] * 3
+
+
+def test_a_member_that_is_killed_before_it_approves_does_so_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    houses = Houses(tmp_path)
+    north, real = houses.agents["north"], store.Store.move
+
+    def killed(own: store.Store, job: str, state: State, line: str = "") -> bool:
+        if own is north.store and state == "approved":
+            raise KeyboardInterrupt
+        return real(own, job, state, line)
+
+    monkeypatch.setattr(store.Store, "move", killed)
+    houses.submit(offer())
+    with pytest.raises(KeyboardInterrupt):
+        houses.turn(5)
+    assert houses.states()[1] == "offered"
+    houses.start("north")
+    houses.turn(4)
+    assert houses.states() == ["running"] * 3
 
 
 def test_a_process_that_dies_goes_on_and_aligning_begins_anew_at_all(tmp_path: Path) -> None:

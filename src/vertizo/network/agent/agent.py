@@ -23,8 +23,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
 """Seconds until a process that died is started again: twice as long each time."""
 MOST_DEATHS = 20
 """Of a process, without getting on in between, until its job has failed."""
-STEADY_SECONDS = 60.0
-"""A process that scores and lived for so long has got on."""
 KILLED = ", as when memory runs out"
 TOGETHER = ("align", "predict")
 """Kinds of job that keep nothing on the way: when one party's process dies, all begin anew."""
@@ -118,10 +116,7 @@ class Agent(ABC):
 
         Unless it died so often and left nothing new: such as for want of memory.
         """
-        trace = left_by(self.store.folder_of(job.name))
-        if job.offer.kind in LASTING and ended.seconds > STEADY_SECONDS:
-            trace = f"{trace}; lived for long, until {time.monotonic_ns()}"  # as no other
-        deaths = self.store.die(job.name, trace)
+        deaths = self.store.die(job.name, left_by(self.store.folder_of(job.name)))
         how = f"by signal {-ended.code}" if ended.code < 0 else f"with exit code {ended.code}"
         if deaths >= MOST_DEATHS:
             last = f"its process ended {deaths} times without getting on, at last {how}"

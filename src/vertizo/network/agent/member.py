@@ -177,8 +177,9 @@ class Member(Agent):
 
     def consider(self, jobs: Sequence[Job]) -> None:
         """As of an `Agent`."""
-        for job in jobs:
-            if job.state == "submitted":
+        automatic = self.config.policy.approve == "automatic"
+        for job in jobs:  # offered: an agent was killed before it could approve
+            if job.state == "submitted" or (automatic and job.state == "offered"):
                 self._judge(job)
 
     def _judge(self, job: Job) -> None:
