@@ -17,7 +17,9 @@ import yaml
 from tests import deployments as dep
 from tests.processes import PATIENT, held_port, until
 
-from vertizo.network.agent.children import PROCESS, end_left_over
+from vertizo.network.agent import children as children_module
+from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over
+from vertizo.network.agent.launch import TAKEN
 from vertizo.network.agent.options import LabelHolderAgent, load_agent
 from vertizo.network.agent.preparing import submit
 from vertizo.network.agent.store import Store
@@ -33,6 +35,25 @@ EXACT: dict[str, Any] = {
     "server": {"model": {"hidden": []}, "update": "none"},
     "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
 }
+
+
+STRAY = """
+import fcntl, os, signal, sys, time
+handle = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+fcntl.flock(handle, fcntl.LOCK_EX)
+os.ftruncate(handle, 0)
+os.write(handle, str(os.getpid()).encode())
+signal.signal(signal.SIGTERM, getattr(signal, sys.argv[2]))
+print("here", flush=True)
+time.sleep(99)
+"""
+
+
+def end_of(children: Children) -> Ended:
+    """How the first of some processes ends."""
+    found: list[Ended] = []
+    assert until(lambda: bool(found.extend(children.ended()) or found), PATIENT)
+    return found[0]
 
 
 class Agents:
@@ -225,6 +246,29 @@ def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: A
     assert [path.read_text().count(new) for path in logs] == [1, 1]
     assert "refused" not in agents.words
     agents.assert_charged_once(80)
+
+
+def test_a_process_that_locks_its_folder_after_its_agent_was_replaced_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next agent had found nobody there, and its own process then finds the folder taken."""
+    for handler, late in (("SIG_DFL", False), ("SIG_IGN", True)):
+        stray = subprocess.Popen(
+            [sys.executable, "-c", STRAY, str(tmp_path / PROCESS), handler],
+            stdout=subprocess.PIPE,
+        )
+        children = Children()
+        assert stray.stdout is not None
+        assert stray.stdout.readline() == b"here\n"
+        children.start("job", 1, tmp_path, ["certs", "--help"])
+        assert end_of(children).code == TAKEN
+        children.end_stray(tmp_path)
+        if late:
+            monkeypatch.setattr(children_module, "END_SECONDS", 0.0)
+            assert stray.poll() is None
+            children.end_stray(tmp_path)
+        assert stray.wait(PATIENT) == (-signal.SIGKILL if late else -signal.SIGTERM)
+        stray.stdout.close()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from threading import Event
 
 from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over, left_by
+from vertizo.network.agent.launch import TAKEN
 from vertizo.network.agent.store import Job, Store
 
 TICK = 0.2
@@ -23,6 +24,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
 """Seconds until a process that died is started again: twice as long each time."""
 MOST_DEATHS = 20
 """Of a process, without getting on in between, until its job has failed."""
+STRAY_PAUSE = 2.0
+"""Until one is started whose folder a former agent's process had."""
 KILLED = ", as when memory runs out"
 TOGETHER = ("align", "predict")
 """Kinds of job that keep nothing on the way: when one party's process dies, all begin anew."""
@@ -108,6 +111,9 @@ class Agent(ABC):
             self.store.conclude(job.name, job.attempt, "finished")
         elif ended.failed:
             self._fail(job, ended.line or f"its process ended with exit code {ended.code}")
+        elif ended.code == TAKEN:  # by one that was not there yet when left-over ones were ended
+            self._children.end_stray(self.store.folder_of(job.name))
+            self._not_before[job.name] = time.monotonic() + STRAY_PAUSE
         elif not ended.asked:
             self._note_death(job, ended)
 

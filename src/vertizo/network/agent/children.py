@@ -65,6 +65,8 @@ class Children:
 
     def __init__(self) -> None:
         self._children: dict[str, Child] = {}
+        self._strays: dict[Path, float] = {}
+        """Folder → when a process of nobody's there was first asked to end."""
 
     def attempts(self) -> dict[str, int]:
         """Job → the attempt that its process belongs to."""
@@ -99,6 +101,17 @@ class Children:
                 child.process.terminate()
             elif now - child.asked > END_SECONDS:
                 child.process.kill()
+
+    def end_stray(self, folder: Path) -> None:
+        """Ask a process to end that none of these is and that has a job's folder; later make it.
+
+        Its agent was killed when it had only just started it.
+        """
+        since = self._strays.setdefault(folder, time.monotonic())
+        late = time.monotonic() - since > END_SECONDS
+        _signal(folder, signal.SIGKILL if late else signal.SIGTERM)
+        if late:
+            del self._strays[folder]
 
     def ended(self) -> list[Ended]:
         """Those that have ended since the last call."""
