@@ -71,6 +71,21 @@ def test_a_label_holder_cancels_and_sees_all_members(
     assert "north: refused: policy.epsilon" in whole
 
 
+def test_a_job_says_what_it_waits_for_as_long_as_it_does(
+    vertizo: Vertizo, stores: dict[str, Store]
+) -> None:
+    bank = stores["bank"]
+    bank.add(offer("two", alignment="one"), "submitted", after="zero")
+    told = json.loads(vertizo("jobs", "two", "--agent", "bank.yaml", "--json").out)
+    assert told[0]["after"] == ["one", "zero"]
+    assert "after one, zero" in " ".join(vertizo("jobs", "--agent", "bank.yaml").out.split())
+    for state in ("approved", "running", "finished"):
+        assert bank.move("one", state)  # type: ignore[arg-type]
+    assert "after zero" in " ".join(vertizo("jobs", "--agent", "bank.yaml").out.split())
+    assert bank.move("two", "cancelled")
+    assert "after" not in vertizo("jobs", "--agent", "bank.yaml").out
+
+
 def test_what_cannot_be_done_is_one_line(refuses: Refuses, stores: dict[str, Store]) -> None:
     stores["bank"].add(offer("two"), "submitted")
     stores["bank"].move("two", "cancelled")

@@ -41,7 +41,9 @@ def submit(
     offer = submitted(job, config, store, settings or [])
     stated = "" if offer.epsilon is None else f", ε = {offer.epsilon:g} at δ = {offer.delta:g}"
     covered = f", covers {' and '.join(offer.covers)}{stated}" if offer.covers else ""
-    print(f"{offer.job}: {offer.kind} on {offer.table} with {', '.join(offer.members)}{covered}")
+    earlier = _earlier(store, _known(store, offer.job))
+    what = f"{offer.kind} on {offer.table} with {', '.join(offer.members)}"
+    print(f"{offer.job}: {what}{covered}{', ' if earlier else ''}{earlier}")
 
 
 def jobs(
@@ -133,6 +135,7 @@ def _described(store: Store, job: Job, holds: bool) -> dict[str, Any]:
         "kind": job.offer.kind,
         "state": job.state,
         "line": _line(job),
+        "after": [name for name in (job.offer.alignment, job.offer.model, job.after) if name],
         "since": _time(job.since),
         "submitted": _time(job.created),
         "table": job.offer.table,
@@ -151,6 +154,12 @@ def _line(job: Job) -> str:
     return job.line
 
 
+def _earlier(store: Store, job: Job) -> str:
+    """What a job waits for, in words; empty where it waits for none, or no longer."""
+    names = [] if job.is_over else [name for name, _ in store.unfinished(job)]
+    return f"after {', '.join(names)}" if names else ""
+
+
 def _time(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -164,6 +173,7 @@ def _list(store: Store, found: list[Job], holds: bool) -> None:
         if not job.is_over and holds:
             there = "; ".join(f"{name} {said}" for name, said in store.whereabouts(job).items())
             words = f"{words}; {there}" if words else there
+        words = "; ".join(filter(None, (_earlier(store, job), words)))
         row = (job.name, job.offer.kind, job.offer.table, job.state, _time(job.since), words)
         table.add_row(*map(Text, row))
     Console().print(table)

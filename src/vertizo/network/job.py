@@ -16,6 +16,7 @@ from typing import Any
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RefusedError
 from vertizo.core.names import PRIVATE
+from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
 from vertizo.data.choosing import ChosenRows
@@ -269,18 +270,36 @@ class Foreseen:
     """Of the noise that each member puts on its embeddings."""
 
 
-def foresee(config: ServeConfig) -> Foreseen:
+def foresee(config: ServeConfig, *, aligned: bool = True) -> Foreseen:
     """What a label holder can say of a job before it is begun.
 
+    Of records that are not ``aligned`` yet, fewer will be left: settings that follow from their
+    number are left out, and whether they are charged elsewhere is found when the job begins.
     ConfigError, DataError or RunError where it could not be served; nothing is written.
     """
     plain, served = config.experiment(), config.federation
     data = records_of(plain, served).data
-    plain = complete(plain, data)
-    check_free(plain, data, trial=served.trial)
+    given, plain = plain, complete(plain, data)
+    if aligned:
+        check_free(plain, data, trial=served.trial)
     noise, party = embedding_noise(plain, data.records), _foreseen(plain, data)
     statement = statement_of(plain, data, party, noise, models_mix=False, served=True)
-    return Foreseen(settings_of(plain, trial=served.trial), statement, noise)
+    settings = settings_of(plain, trial=served.trial)
+    if not aligned:
+        settings = json.dumps(_without(json.loads(settings), given, plain))
+    return Foreseen(settings, statement, noise)
+
+
+def _without(tree: dict[str, Any], given: Options, completed: Options) -> dict[str, Any]:
+    """Settings without what was completed from the data."""
+    kept = {}
+    for key, value in tree.items():
+        before, after = getattr(given, key, None), getattr(completed, key, None)
+        if isinstance(before, Options) and isinstance(after, Options):
+            kept[key] = _without(value, before, after)
+        elif before == after and key not in completed.model_fields_set - given.model_fields_set:
+            kept[key] = value
+    return kept
 
 
 def budget_for_jobs(config: ServeConfig, data: VerticalData, runs: int) -> LedgerBudget:

@@ -94,7 +94,7 @@ class Processes:
         """A process ends; the agent hears of it when it next looks."""
         attempt, asked = self.running.pop(job), job in self._asked
         self._asked.discard(job)
-        self._ended.append(Ended(job, attempt, code, line, 60.0, asked))
+        self._ended.append(Ended(job, attempt, code, line, asked))
 
     def ended(self) -> list[Ended]:
         found, self._ended = self._ended, []
@@ -161,11 +161,11 @@ class Houses:
         assert isinstance(found, Processes)
         return found
 
-    def submit(self, offered: Offer, ledger: str = "") -> None:
+    def submit(self, offered: Offer, ledger: str = "", after: str = "") -> None:
         """As `vertizo submit` does once it has checked the file."""
         store = self.holder.store
         processes.write(store.folder_of(offered.job), {}, [offered.kind])
-        store.add(offered, "submitted", ledger)
+        store.add(offered, "submitted", ledger, after)
 
     def report(self, name: str) -> None:
         agent = self.agents[name]

@@ -26,6 +26,8 @@ from vertizo.network import frames
 from vertizo.network.agent import agent as loop
 from vertizo.network.agent import label_holder, messages, processes, store
 from vertizo.network.agent.states import AFTER, ENDS, State
+from vertizo.network.scoring import LOOKED_UP
+from vertizo.network.store import Store
 
 BY_HAND = {"approve": "by-hand"}
 
@@ -215,6 +217,156 @@ def test_jobs_on_one_ledger_run_one_after_the_other(tmp_path: Path) -> None:
     ]
 
 
+def test_each_job_of_a_queue_begins_once_those_that_it_comes_after_have_finished(
+    tmp_path: Path,
+) -> None:
+    """All are approved by a person before the first begins, and every agent is started again."""
+    houses = Houses(tmp_path, north=member_config(tmp_path, "north", BY_HAND))
+    queue = {
+        "ids": offer("ids", "align"),
+        "model": offer("model", alignment="ids"),
+        "scores": offer("scores", "predict", alignment="ids", model="model"),
+        "again": offer("again"),
+    }
+    for job, offered in queue.items():
+        houses.submit(offered, after="scores" if job == "again" else "")
+    houses.turn(3)
+    for job in queue:
+        assert houses.agents["north"].store.move(job, "approved"), houses.said
+    for job in queue:
+        for name in PARTIES:
+            houses.start(name)
+        houses.turn(5)
+        assert [[job, each] for each in PARTIES] == [
+            [other, name] for name in PARTIES for other in houses.processes(name).running
+        ]
+        for name in PARTIES:
+            houses.processes(name).end(job, 0)
+        houses.turn(3)
+        assert houses.states(job) == ["finished"] * 3
+
+
+@each("end", ["cancelled", "refused", "failed", "expired"])
+def test_what_comes_after_a_job_ends_as_that_one_does(end: State, tmp_path: Path) -> None:
+    houses = Houses(tmp_path, east=member_config(tmp_path, "east", BY_HAND))
+    houses.submit(offer("ids", "align"))
+    houses.submit(offer("model", alignment="ids"))
+    houses.submit(offer("later"), after="model")
+    houses.turn(4)
+    assert houses.states("later") == ["offered", "approved", "offered"]
+    assert houses.holder.store.move("ids", end, "a secret reason")
+    houses.turn(3)
+    for job, earlier in {"model": "ids", "later": "model"}.items():
+        assert houses.states(job) == [end] * 3
+        assert houses.line(job=job) == f"{earlier}, which it comes after, is {end}"
+        assert houses.line("north", job) == label_holder.EARLIER
+    assert houses.line("north", "ids") == label_holder.TOLD[end]
+
+
+def test_a_clock_that_is_set_ends_no_job_and_a_deadline_goes_on_with_the_next_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, deadline=100.0)}
+    configs["north"] = member_config(tmp_path, "north", BY_HAND)
+    houses = Houses(tmp_path, **configs)
+    houses.submit(offer())
+    houses.turn(3)
+    real, passed = time.monotonic, 0.0
+    monkeypatch.setattr(time, "time", lambda: 2e9)
+    monkeypatch.setattr(time, "monotonic", lambda: real() + passed)
+    houses.turn(2)
+    assert houses.states() == ["offered", "offered", "approved"]
+    for passed in (60.0, 120.0):
+        assert houses.states()[0] == "offered"
+        houses.start(HOLDER)
+        houses.holder.tick()  # the time between two agents does not count
+        passed += 55.0
+        houses.holder.tick()
+    assert houses.states()[0] == "expired"
+
+
+def test_a_process_that_dies_again_and_again_without_getting_on_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MOST_DEATHS", 5)
+    houses = began(tmp_path)
+    run = houses.agents["north"].store.folder_of("one") / "run"
+
+    def die(times: int) -> None:
+        for _ in range(times):
+            houses.processes("north").end("one", -9)
+            houses.turn(2)
+            houses.start("north")  # which does not make it forget
+            houses.turn(2)
+
+    journal = Store(run)
+    for number in range(3):
+        die(4)
+        assert houses.running() == [1, 1, 1]
+        journal.save({"number": number})
+        journal.append(0, b"a query")
+    die(5)
+    assert houses.states() == ["failed"] * 3
+    last = "its process ended 5 times without getting on, at last by signal 9, as when memory runs"
+    assert houses.line() == f"north: {last} out"
+    assert houses.line("east") == label_holder.TOLD["failed"]
+
+
+def test_scores_go_on_while_their_process_gets_on_and_end_where_it_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MOST_DEATHS", 3)
+    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, {"kinds": KINDS})}
+    for name in MEMBERS:
+        configs[name] = member_config(tmp_path, name, {"kinds": KINDS})
+    houses = Houses(tmp_path, **configs)
+    for name in PARTIES:
+        own = houses.agents[name].store
+        processes.write(own.folder_of("model"), {"data": {}}, [])
+        own.add(offer("model"), "submitted")
+        assert all(own.move("model", s) for s in ("offered", "approved", "running", "finished"))  # type: ignore[arg-type]
+        own.close("model")
+    houses.submit(offer("one", "score", model="model"))
+    houses.turn(5)
+    log = houses.holder.store.folder_of("one") / "queries.jsonl"
+    north = houses.agents["north"].store.folder_of("one") / "log"
+    for _ in range(6):
+        with log.open("a") as file:
+            file.write("somebody was answered\n")
+        houses.processes(HOLDER).end("one", -9)
+        houses.turn(2)
+        north.write_text(f"{north.read_text() if north.exists() else ''}{LOOKED_UP}\n")
+        houses.processes("north").end("one", -9)
+        houses.turn(2)
+        assert houses.running() == [1, 1, 1]
+    for _ in range(2):
+        assert houses.states() == ["running"] * 3
+        houses.processes("north").end("one", -9)
+        houses.turn(3)
+    assert houses.states() == ["failed"] * 3
+
+
+def test_a_member_that_is_killed_before_it_approves_does_so_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    houses = Houses(tmp_path)
+    north, real = houses.agents["north"], store.Store.move
+
+    def killed(own: store.Store, job: str, state: State, line: str = "") -> bool:
+        if own is north.store and state == "approved":
+            raise KeyboardInterrupt
+        return real(own, job, state, line)
+
+    monkeypatch.setattr(store.Store, "move", killed)
+    houses.submit(offer())
+    with pytest.raises(KeyboardInterrupt):
+        houses.turn(5)
+    assert houses.states()[1] == "offered"
+    houses.start("north")
+    houses.turn(4)
+    assert houses.states() == ["running"] * 3
+
+
 def test_a_process_that_dies_goes_on_and_aligning_begins_anew_at_all(tmp_path: Path) -> None:
     houses = began(tmp_path / "train")
     houses.processes("north").end("one", -9)
@@ -357,6 +509,7 @@ def test_whatever_dies_whenever_a_job_ends_well_everywhere(
     Processes end well once all have met in one attempt; in an alignment none of which had died.
     """
     monkeypatch.setattr(label_holder, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MOST_DEATHS", 201)
     chance, deaths = random.Random(3), 0
     houses = Houses(tmp_path)
     houses.submit(offer(kind=kind))

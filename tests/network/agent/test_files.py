@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,14 @@ def test_what_is_wrong_with_a_jobs_file_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def done(tmp_path: Path) -> Store:
-    """A store with two finished jobs: ``aligned`` on people, and ``model``."""
+    """A store with two finished jobs: ``aligned`` on people, and ``model``; ``lost`` expired."""
     store = Store(tmp_path / "done")
     store.create()
     for name, kind in {"aligned": "align", "model": "train"}.items():
         store.add(offer(name, kind), "submitted")
         assert all(store.move(name, s) for s in ("offered", "approved", "running", "finished"))  # type: ignore[arg-type]
+    store.add(offer("lost", "align"), "submitted")
+    assert store.move("lost", "expired")
     return store
 
 
@@ -157,7 +160,7 @@ POLICIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"peers": ["west"]}, {}, "job.members has 'east', which policy.peers"),
     ({"kinds": ["align"]}, {}, "job.kind is 'train', which policy.kinds"),
     ({}, {"kind": "score", "model": "model"}, "job.kind is 'score', which policy.kinds"),
-    ({"kinds": ["score"]}, {"kind": "score", "model": "aligned"}, "no finished job 'aligned'"),
+    ({"kinds": ["score"]}, {"kind": "score", "model": "aligned"}, "no job 'aligned' of kind train"),
     ({}, {"table": "persons"}, "there is no such table"),
     ({"tables": []}, {}, "which policy.tables does not allow"),
     ({"methods": ["vafl"]}, {}, "method.name is 'dpzv', which policy.methods"),
@@ -172,9 +175,10 @@ POLICIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "which privacy.mechanism embedding-noise",
     ),
     ({"require": {"epochs": 3}}, {}, "policy.require.epochs is 3 but the label holder wants"),
-    ({}, {"alignment": "model"}, "no finished job 'model' of kind align"),
-    ({}, {"alignment": "nowhere"}, "no finished job 'nowhere'"),
-    ({}, {"kind": "predict", "model": "aligned"}, "no finished job 'aligned' of kind train"),
+    ({}, {"alignment": "model"}, "no job 'model' of kind align"),
+    ({}, {"alignment": "nowhere"}, "no job 'nowhere'"),
+    ({}, {"alignment": "lost"}, "job.alignment is 'lost', which is expired"),
+    ({}, {"kind": "predict", "model": "aligned"}, "no job 'aligned' of kind train"),
     (
         {},
         {"kind": "predict", "model": "model", "members": ("north",)},
@@ -264,6 +268,50 @@ def test_a_submitted_job_states_what_it_guarantees(
     assert [job.state for job in store.jobs()] == ["submitted"]
     path.write_text("job: {kind: align, members: [north], table: people}")
     assert [submit(path, config, store).job for _ in range(2)] == ["align-1", "align-2"]
+
+
+def test_a_training_is_submitted_before_its_alignment_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It states the ε that it asks for; what follows from the number of records is left open."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    table(tmp_path)
+    config, store = holder(tmp_path)
+    path = tmp_path / "job.yaml"
+    path.write_text("job: {kind: align, members: [north, east], table: people}")
+    submit(path, config, store)
+    waits = EXACT.replace("people}", "people, alignment: align-1}")
+    path.write_text(waits)
+    made = submit(path, config, store)
+    assert (made.job, made.covers, made.epsilon) == ("train-1", ("labels",), 2.0)
+    job = store.job("train-1")
+    assert job is not None
+    assert store.unfinished(job) == [("align-1", "submitted")]
+    check_member(made, member_config(tmp_path, "north"), store, "north")
+    path.write_text(waits.replace("gaussian, clip: 1", "teacher"))
+    settings = json.loads(submit(path, config, store).settings)
+    assert (settings["batch_size"], settings["privacy"]["epsilon"]) == (16, 2.0)
+    assert "kept" not in settings["privacy"]["teacher"]  # which is of the number of records
+    path.write_text(path.read_text().replace(", alignment: align-1", ""))
+    settings = json.loads(submit(path, config, store).settings)
+    assert "kept" in settings["privacy"]["teacher"]
+    rows = [
+        (waits.replace("epsilon: 2", "noise_std: 9"), "privacy.epsilon is not set, and 'align-1'"),
+        (waits.replace("epsilon: 2", "epsilon: 5"), "the job's ε is 5; policy.epsilon allows 4"),
+        (waits.replace("align-1}", "align-1, after: nobody}"), "there is no job 'nobody'"),
+        (waits.replace("epochs: 1", "epochs: x"), "epochs is 'x'"),
+    ]
+    config, store = holder(tmp_path, epsilon=4)
+    for text, words in rows:
+        path.write_text(text)
+        refused(words, ConfigError, submit, path, config, store, match=words)
+    assert store.move("align-1", "cancelled")
+    path.write_text(waits)
+    words = "job.alignment is 'align-1', which is cancelled; it must have finished"
+    refused(words, ConfigError, submit, path, config, store, match=words)
+    path.write_text(EXACT.replace("people}", "people, after: align-1}"))
+    words = "job.after is 'align-1', which is cancelled"
+    refused(words, ConfigError, submit, path, config, store, match=words)
 
 
 def test_new_records_without_a_label_can_be_aligned(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import yaml
 from tests import deployments as dep
 from tests.processes import PATIENT, held_port, until
 
-from vertizo.network.agent.children import PROCESS, end_left_over
+from vertizo.network.agent import children as children_module
+from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over
+from vertizo.network.agent.launch import TAKEN
 from vertizo.network.agent.options import LabelHolderAgent, load_agent
 from vertizo.network.agent.preparing import submit
 from vertizo.network.agent.store import Store
@@ -33,6 +35,25 @@ EXACT: dict[str, Any] = {
     "server": {"model": {"hidden": []}, "update": "none"},
     "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
 }
+
+
+STRAY = """
+import fcntl, os, signal, sys, time
+handle = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+fcntl.flock(handle, fcntl.LOCK_EX)
+os.ftruncate(handle, 0)
+os.write(handle, str(os.getpid()).encode())
+signal.signal(signal.SIGTERM, getattr(signal, sys.argv[2]))
+print("here", flush=True)
+time.sleep(99)
+"""
+
+
+def end_of(children: Children) -> Ended:
+    """How the first of some processes ends."""
+    found: list[Ended] = []
+    assert until(lambda: bool(found.extend(children.ended()) or found), PATIENT)
+    return found[0]
 
 
 class Agents:
@@ -168,13 +189,20 @@ class Agents:
     def words(self) -> str:
         return "".join((self.folder / f"{name}.log").read_text() for name in PARTIES)
 
-    def assert_charged_once(self) -> None:
+    def align_by_hand(self) -> None:
+        """Leave the records that both have."""
+        for name in PARTIES:
+            path = self.folder / f"{name}.csv"
+            head, *rows = path.read_text().splitlines()
+            path.write_text("\n".join([head, *(rows[10:] if name == "bank" else rows[:110])]))
+
+    def assert_charged_once(self, epochs: int = EXACT["epochs"]) -> None:
         """The job `model` is over, and its ledger has each query of it once."""
         run = self.folder / "agents" / "bank" / "jobs" / "model" / "run"
         queries = json.loads((run / "summary.json").read_text())["queries"]
         charged, _ = dep.charged(run, self.folder / "state" / "vertizo" / "ledgers")
         assert charged == [(0, number) for number in range(queries[0])]
-        assert len(charged) == EXACT["epochs"] * 10
+        assert len(charged) == epochs * 10
 
 
 @pytest.fixture
@@ -186,10 +214,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
 
 
 def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -> None:
-    for name in PARTIES:  # as if they had been aligned by hand
-        path = agents.folder / f"{name}.csv"
-        head, *rows = path.read_text().splitlines()
-        path.write_text("\n".join([head, *(rows[10:] if name == "bank" else rows[:110])]))
+    agents.align_by_hand()
     agents.submit("model", "train", EXACT)
     agents.moved(PATIENT)
     agents.kill_agent("bank")  # whose process stays behind, and is ended by the next agent
@@ -200,13 +225,60 @@ def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -
     agents.assert_charged_once()
 
 
+def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: Agents) -> None:
+    """Those of the old one are worth nothing from then on, and no process was told of it."""
+    for turn in ("first", "second"):
+        issue(agents.folder / turn, "bank", ["north"], ["127.0.0.1"], 1)
+    agents.align_by_hand()
+    agents.submit("model", "train", {**EXACT, "epochs": 80})
+    agents.moved(PATIENT)
+    for turn, dies in {"first": "north", "second": "bank"}.items():
+        for name in PARTIES:
+            for file in (agents.folder / turn / name).iterdir():
+                file.replace(agents.folder / "certs" / name / file.name)
+        # the other one's process goes on, and shows the new certificate to the one that begins
+        assert agents.kill_process(dies, "model")
+        agents.moved(PATIENT)
+    agents.finish("model")
+    new = "a new certificate is in use"
+    assert [(agents.folder / f"{name}.log").read_text().count(new) for name in PARTIES] == [2, 2]
+    logs = [agents.folder / "agents" / name / "jobs" / "model" / "log" for name in PARTIES]
+    assert [path.read_text().count(new) for path in logs] == [1, 1]
+    assert "refused" not in agents.words
+    agents.assert_charged_once(80)
+
+
+def test_a_process_that_locks_its_folder_after_its_agent_was_replaced_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next agent had found nobody there, and its own process then finds the folder taken."""
+    for handler, late in (("SIG_DFL", False), ("SIG_IGN", True)):
+        stray = subprocess.Popen(
+            [sys.executable, "-c", STRAY, str(tmp_path / PROCESS), handler],
+            stdout=subprocess.PIPE,
+        )
+        children = Children()
+        assert stray.stdout is not None
+        assert stray.stdout.readline() == b"here\n"
+        children.start("job", 1, tmp_path, ["certs", "--help"])
+        assert end_of(children).code == TAKEN
+        children.end_stray(tmp_path)
+        if late:
+            monkeypatch.setattr(children_module, "END_SECONDS", 0.0)
+            assert stray.poll() is None
+            children.end_stray(tmp_path)
+        assert stray.wait(PATIENT) == (-signal.SIGKILL if late else -signal.SIGTERM)
+        stray.stdout.close()
+
+
 @pytest.mark.slow
 def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     chance, killed = random.Random(1), 0
     agents.submit("ids", "align", method="hashed")
+    agents.submit("model", "train", EXACT, alignment="ids")
+    agents.submit("scores", "predict", model="model", table="new")
     agents.kill_agent("north")
     agents.finish("ids")
-    agents.submit("model", "train", EXACT, alignment="ids")
     for deadly in PARTIES * 3:
         agents.moved(20.0)
         killed += agents.kill_process(deadly, "model")
@@ -215,7 +287,6 @@ def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     agents.finish("model")
     assert killed >= 3, agents.words
     agents.assert_charged_once()
-    agents.submit("scores", "predict", model="model", table="new")
     agents.kill_agent("bank")
     agents.finish("scores")
     scores = agents.folder / "agents" / "bank" / "jobs" / "scores" / "predictions.csv"

@@ -6,6 +6,7 @@ the process. So an agent that is killed at any moment, and started again, goes o
 
 from __future__ import annotations
 
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,15 +14,19 @@ from pathlib import Path
 from threading import Event
 
 from vertizo.core.errors import ConfigError, RunError, UserError
-from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over
+from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over, left_by
+from vertizo.network.agent.launch import TAKEN
 from vertizo.network.agent.store import Job, Store
 
 TICK = 0.2
 """Seconds between two looks at the jobs."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
 """Seconds until a process that died is started again: twice as long each time."""
-STEADY_SECONDS = 20.0
-"""A process that lived for so long did not die at its start."""
+MOST_DEATHS = 20
+"""Of a process, without getting on in between, until its job has failed."""
+STRAY_PAUSE = 2.0
+"""Until one is started whose folder a former agent's process had."""
+KILLED = ", as when memory runs out"
 TOGETHER = ("align", "predict")
 """Kinds of job that keep nothing on the way: when one party's process dies, all begin anew."""
 LASTING = ("score",)
@@ -38,8 +43,8 @@ class Agent(ABC):
         self.store = store
         self.notice = notice
         self._children = Children()
-        self._deaths: dict[str, tuple[int, float]] = {}
-        """Job → deaths on end of its process, and when the next may start."""
+        self._not_before: dict[str, float] = {}
+        """Job → when its next process may start."""
 
     def take_up(self) -> None:
         """End what a killed agent left behind; RunError where something does not end."""
@@ -76,7 +81,7 @@ class Agent(ABC):
             if name not in wanted or wanted[name].attempt != attempt:
                 self._children.stop(name)
         for name, job in wanted.items():
-            if name not in attempts and time.monotonic() >= self._deaths.get(name, (0, 0.0))[1]:
+            if name not in attempts and time.monotonic() >= self._not_before.get(name, 0.0):
                 self._start(job)
 
     @abstractmethod
@@ -92,10 +97,9 @@ class Agent(ABC):
         try:
             self._children.start(job.name, job.attempt, folder, self.words_of(job, folder))
         except ConfigError as error:
-            self.store.conclude(job.name, job.attempt, "failed", str(error))
-            self.notice(f"{job.name} failed: {error}")
+            self._fail(job, str(error))
         except RunError as error:  # of the machine, such as a full disk: other jobs go on
-            self._deaths[job.name] = (0, time.monotonic() + LONGEST_PAUSE)
+            self._not_before[job.name] = time.monotonic() + LONGEST_PAUSE
             self.notice(f"{job.name}: {error}; trying again in {LONGEST_PAUSE:g} s")
 
     def _note_end(self, ended: Ended) -> None:
@@ -103,26 +107,38 @@ class Agent(ABC):
         if job is None or not _is_wanted(job) or job.attempt != ended.attempt:
             return
         if ended.code == 0:
-            self._deaths.pop(job.name, None)
+            self._not_before.pop(job.name, None)
             self.store.conclude(job.name, job.attempt, "finished")
         elif ended.failed:
-            line = ended.line or f"its process ended with exit code {ended.code}"
-            self.store.conclude(job.name, job.attempt, "failed", line)
-            self.notice(f"{job.name} failed: {line}")
+            self._fail(job, ended.line or f"its process ended with exit code {ended.code}")
+        elif ended.code == TAKEN:  # by one that was not there yet when left-over ones were ended
+            self._children.end_stray(self.store.folder_of(job.name))
+            self._not_before[job.name] = time.monotonic() + STRAY_PAUSE
         elif not ended.asked:
             self._note_death(job, ended)
 
     def _note_death(self, job: Job, ended: Ended) -> None:
-        """It was killed, or stopped by somebody else: it, or all, begin again in a while."""
-        deaths = 0 if ended.seconds > STEADY_SECONDS else self._deaths.get(job.name, (0, 0.0))[0]
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**deaths)
-        self._deaths[job.name] = (min(deaths + 1, 20), time.monotonic() + pause)
+        """It was killed, or stopped by somebody else: it, or all, begin again in a while.
+
+        Unless it died so often and left nothing new: such as for want of memory.
+        """
+        deaths = self.store.die(job.name, left_by(self.store.folder_of(job.name)))
         how = f"by signal {-ended.code}" if ended.code < 0 else f"with exit code {ended.code}"
+        if deaths >= MOST_DEATHS:
+            last = f"its process ended {deaths} times without getting on, at last {how}"
+            self._fail(job, f"{last}{KILLED if ended.code == -signal.SIGKILL else ''}")
+            return
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (deaths - 1))
+        self._not_before[job.name] = time.monotonic() + pause
         words = f"its process ended {how}; it is started again in {pause:g} s"
         self.store.note(job.name, words)
         self.notice(f"{job.name}: {words}")
         if job.offer.kind in TOGETHER:
             self.store.conclude(job.name, job.attempt, "broken", f"its process ended {how}")
+
+    def _fail(self, job: Job, line: str) -> None:
+        self.store.conclude(job.name, job.attempt, "failed", line)
+        self.notice(f"{job.name} failed: {line}")
 
 
 def _is_wanted(job: Job) -> bool:

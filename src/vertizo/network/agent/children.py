@@ -17,14 +17,18 @@ from vertizo.core import system
 from vertizo.core.errors import RunError
 from vertizo.network.agent.launch import TAKEN
 from vertizo.network.alignment.messages import one_line
+from vertizo.network.scoring import LOOKED_UP
+from vertizo.network.store import RECORD
 from vertizo.run import checkpoint
 
 PROCESS = "process"
 """The file that a job's process holds locked."""
 END_SECONDS = 20.0
 """Until a process that was asked to end is killed."""
-LONGEST_LINE = 4096
-"""Bytes of a log that its last line is looked for in."""
+SCORED = "queries.jsonl"
+"""Where a process that scores says whom it answered."""
+LONGEST_LINE, LONGEST_LOG = 4096, 1 << 18
+"""Bytes of a log that its last line is looked for in, and the last time it was of use."""
 
 
 @dataclass
@@ -34,7 +38,6 @@ class Child:
     process: subprocess.Popen[bytes]
     folder: Path
     attempt: int
-    started: float
     asked: float | None = None
     """When it was asked to end."""
 
@@ -48,8 +51,6 @@ class Ended:
     code: int
     line: str
     """Its last words where it failed."""
-    seconds: float
-    """That it lived."""
     asked: bool
     """Whether the agent wanted it to end."""
 
@@ -64,6 +65,8 @@ class Children:
 
     def __init__(self) -> None:
         self._children: dict[str, Child] = {}
+        self._strays: dict[Path, float] = {}
+        """Folder → when a process of nobody's there was first asked to end."""
 
     def attempts(self) -> dict[str, int]:
         """Job → the attempt that its process belongs to."""
@@ -87,7 +90,7 @@ class Children:
                 env=environment(os.environ),
                 start_new_session=True,  # Ctrl-C in a terminal is for the agent, which ends it
             )
-        self._children[job] = Child(process, folder, attempt, time.monotonic())
+        self._children[job] = Child(process, folder, attempt)
 
     def stop(self, job: str) -> None:
         """Ask a process to end, and later make it."""
@@ -99,6 +102,17 @@ class Children:
             elif now - child.asked > END_SECONDS:
                 child.process.kill()
 
+    def end_stray(self, folder: Path) -> None:
+        """Ask a process to end that none of these is and that has a job's folder; later make it.
+
+        Its agent was killed when it had only just started it.
+        """
+        since = self._strays.setdefault(folder, time.monotonic())
+        late = time.monotonic() - since > END_SECONDS
+        _signal(folder, signal.SIGKILL if late else signal.SIGTERM)
+        if late:
+            del self._strays[folder]
+
     def ended(self) -> list[Ended]:
         """Those that have ended since the last call."""
         found = []
@@ -107,8 +121,7 @@ class Children:
             if code is not None:
                 del self._children[job]
                 line = last_line(child.folder / "log") if code > 0 else ""
-                lived = time.monotonic() - child.started
-                found.append(Ended(job, child.attempt, code, line, lived, child.asked is not None))
+                found.append(Ended(job, child.attempt, code, line, child.asked is not None))
         return found
 
     def stop_all(self) -> None:
@@ -135,6 +148,28 @@ def last_line(log: Path) -> str:
         said = [line for line in lines if line.startswith("vertizo: ")] or lines
         return one_line(said[-1].removeprefix("vertizo: ")) if said else ""
     return ""
+
+
+def left_by(folder: Path) -> str:
+    """What a job's process has left so far, for comparison: other where it got on.
+
+    Each record of a journal begins with a checksum over its segment, and a process that only starts
+    writes none. A member that scores says once that it was of use. An alignment and a prediction
+    leave nothing until they end.
+    """
+    found = []
+    for path in sorted((folder / "run" / "checkpoints").glob("journal-*.log")):
+        with suppress(OSError), path.open("rb") as file:
+            if first := file.read(RECORD.size).strip(b"\0"):
+                found.append(f"{path.name} {first.hex()}")
+    with suppress(OSError):
+        found.append(f"{(folder / SCORED).stat().st_size} bytes")
+    with suppress(OSError), (folder / "log").open("rb") as log:
+        begin = max(0, log.seek(0, os.SEEK_END) - LONGEST_LOG)
+        log.seek(begin)
+        if (place := log.read().rfind(LOOKED_UP.encode())) >= 0:
+            found.append(f"of use at {begin + place}")
+    return "; ".join(found)
 
 
 def end_left_over(folders: Iterable[Path]) -> None:

@@ -42,6 +42,9 @@ class JobOptions(Options):
     """The job that aligned the table. Default: the table is used as it is."""
     model: JobName | None = None
     """For predict and score: the job that trained."""
+    after: JobName | None = None
+    """One more job that must have finished before this one begins. Those of `alignment` and `model`
+    must in any case."""
     method: Literal["private", "hashed"] = "private"
     """For align: private needs the extra psi at all parties; hashed is not private."""
     head: Head = "private"

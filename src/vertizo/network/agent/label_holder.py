@@ -18,11 +18,12 @@ from vertizo.network.agent import messages, processes
 from vertizo.network.agent.agent import LASTING, TOGETHER, Agent
 from vertizo.network.agent.messages import Order, Orders, Rejection, Report
 from vertizo.network.agent.options import LabelHolderAgent
-from vertizo.network.agent.states import State
+from vertizo.network.agent.states import State, is_over
 from vertizo.network.agent.store import HEARD_SECONDS, Job, Standing, Store
 from vertizo.network.alignment.messages import one_line
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer
+from vertizo.network.rotation import Rotation
 from vertizo.network.transport import Answer
 
 GRACE_SECONDS = 10.0
@@ -37,6 +38,9 @@ TOLD = {
 }
 """What members hear of an end: the label holder's own lines may depend on labels, another
 member's on that member's table."""
+EARLIER = "a job that it comes after has not finished"
+"""What they hear where it was that one's end."""
+COMES_AFTER = ", which it comes after, is "
 NO_AGENT = "an agent listens here, which runs jobs of agents; `vertizo join` needs `vertizo serve`"
 
 
@@ -60,6 +64,8 @@ class LabelHolder(Agent):
         self._rejected: dict[str, str] = {}
         self._used: dict[int, float] = {}
         """Port → when a job was last given it."""
+        self._offered: dict[str, tuple[float, float]] = {}
+        """Job → how long it was offered by former agents, and since when by this one."""
         self._over_since: dict[str, float] = {}
         """Job → when this party's process had ended well."""
 
@@ -67,7 +73,10 @@ class LabelHolder(Agent):
         """Work until it is stopped; RunError or ConfigError where it cannot listen."""
         agent = self.config.agent
         credentials = Credentials.load(agent.certificates)
-        with GrpcServer(self, listen=agent.listen, credentials=credentials, rate=RATE) as net:
+        latest = Rotation(agent.certificates, credentials, serving=True, tell=self.notice)
+        with GrpcServer(
+            self, listen=agent.listen, credentials=credentials, rate=RATE, latest=latest
+        ) as net:
             self.take_up()
             place = f"{self._host}:{net.port}"
             self.notice(f"{credentials.name} is the agent of {agent.name} at {place}")
@@ -143,7 +152,7 @@ class LabelHolder(Agent):
                 line = "the label holder's agent does not know this job"
                 orders.append(Order(name, "failed", line, 0, 0))
             elif over.is_over:
-                line = TOLD.get(over.state, "")
+                line = EARLIER if COMES_AFTER in over.line else TOLD.get(over.state, "")
                 orders.append(Order(name, over.state, line, over.port, over.attempt))
         return Orders(tuple(orders))
 
@@ -155,10 +164,13 @@ class LabelHolder(Agent):
             for job in jobs:
                 standings = self.store.standings(job.name)
                 refused = next((m for m, s in standings.items() if s.state == "refused"), None)
+                if self._ends_with_an_earlier(job):
+                    continue
                 if refused is not None:
                     self._end(job, "refused", f"{refused}: {standings[refused].line}")
                 elif job.state == "submitted":
                     self.store.move(job.name, "offered")
+                    self._waited(job)
                     self.notice(f"{job.name} is offered to {', '.join(job.offer.members)}")
                 elif job.state == "offered":
                     self._consider_offered(job, standings)
@@ -171,13 +183,33 @@ class LabelHolder(Agent):
         missing = [m for m in job.offer.members if not _approves(standings.get(m))]
         if not missing:
             self.store.move(job.name, "approved")
-        elif time.time() - job.since > self.config.agent.deadline:
+        elif self._waited(job) > self.config.agent.deadline:
             known = self.store.whereabouts(job)
             whys = "; ".join(f"{member} {known[member]}" for member in missing)
             self._end(job, "expired", f"not approved in {self.config.agent.deadline:g} s: {whys}")
 
+    def _ends_with_an_earlier(self, job: Job) -> bool:
+        """Whether one that it comes after did not end well, so that it ends likewise."""
+        if job.state == "running":
+            return False
+        for name, state in self.store.unfinished(job):
+            if state is None or is_over(state):
+                state = state or "failed"
+                self._end(job, state, f"{name}{COMES_AFTER}{state}")
+                return True
+        return False
+
+    def _waited(self, job: Job) -> float:
+        """Seconds that a job was offered while an agent ran, whatever clocks are set to."""
+        now = time.monotonic()
+        before, since = self._offered.setdefault(job.name, (job.waited, now))
+        waited = before + now - since
+        if waited - job.waited > HEARD_SECONDS:
+            self.store.wait(job.name, waited)
+        return waited
+
     def _consider_approved(self, job: Job) -> None:
-        if self._is_expired(job):
+        if self._is_expired(job) or self.store.unfinished(job):
             return
         running = [each for each in self.store.open_jobs() if each.state == "running"]
         if job.offer.kind not in LASTING and not self._has_place(job, running):
@@ -261,6 +293,7 @@ class LabelHolder(Agent):
     def _end(self, job: Job, state: State, line: str) -> None:
         if self.store.move(job.name, state, line):
             self._over_since.pop(job.name, None)
+            self._offered.pop(job.name, None)
             self.notice(f"{job.name} is {state}{': ' if line else ''}{line}")
 
     def _start(self, job: Job) -> None:

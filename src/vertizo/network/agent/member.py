@@ -20,6 +20,7 @@ from vertizo.network.agent.store import Job, Store
 from vertizo.network.alignment.messages import one_line
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_channel import GrpcChannel
+from vertizo.network.rotation import Rotation
 from vertizo.network.transport import Channel
 
 EVERY_SECONDS = 1.0
@@ -62,28 +63,33 @@ class Member(Agent):
         """Report until it is over, whatever happens to the connection."""
         while not over.is_set():
             channel: GrpcChannel | None = None
+            pause = AGAIN_SECONDS
             try:
                 channel = self._connect()
                 closing = threading.Thread(target=_close_when, args=(over, channel), daemon=True)
                 closing.start()
-                while not over.is_set():
+                shown = channel.credentials
+                while not over.is_set() and channel.credentials == shown:  # else it is renewed
                     self.report(channel)
                     self._news.wait(EVERY_SECONDS)
                     self._news.clear()
+                pause = 0.0
             except VertizoError as error:
                 if not over.is_set():
                     self._say(f"{error}; trying again every {AGAIN_SECONDS:g} s")
             finally:
                 if channel is not None:
                     channel.close()
-            over.wait(AGAIN_SECONDS)
+            over.wait(pause)
 
     def _connect(self) -> GrpcChannel:
-        """With the certificate that is in the folder now."""
+        """With the certificate that is in the folder now; where it is replaced, with that."""
         agent = self.config.agent
+        first = Credentials.load(agent.certificates)
         return GrpcChannel(
             agent.server,
-            Credentials.load(agent.certificates),
+            first,
+            latest=Rotation(agent.certificates, first, serving=False, tell=self.notice),
             server_name=agent.server_name,
             on_trouble=self._say,
             largest_answer=2 * frames.MAX_BODY,
@@ -171,8 +177,9 @@ class Member(Agent):
 
     def consider(self, jobs: Sequence[Job]) -> None:
         """As of an `Agent`."""
-        for job in jobs:
-            if job.state == "submitted":
+        automatic = self.config.policy.approve == "automatic"
+        for job in jobs:  # offered: an agent was killed before it could approve
+            if job.state == "submitted" or (automatic and job.state == "offered"):
                 self._judge(job)
 
     def _judge(self, job: Job) -> None:

@@ -30,22 +30,22 @@ def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store)
         raise RefusedError(f"job.table is {offer.table!r}; there is no such table")
     if policy.tables is not None and offer.table not in policy.tables:
         raise RefusedError(f"job.table is {offer.table!r}, which policy.tables does not allow")
-    _check_done(store, offer, "alignment", "align")
-    _check_done(store, offer, "model", "train")
+    _check_earlier(store, offer, "alignment", "align")
+    _check_earlier(store, offer, "model", "train")
     if offer.kind == "train":
         _check_training(offer, policy)
 
 
-def _check_done(store: Store, offer: Offer, key: str, kind: str) -> None:
-    """What a job builds on ended here, and fits it."""
+def _check_earlier(store: Store, offer: Offer, key: str, kind: str) -> None:
+    """What a job builds on has finished here or still may, and fits it."""
     name = getattr(offer, key)
     if not name:
         return
     job = store.job(name)
-    if job is None or job.state != "finished" or job.offer.kind != kind:
-        raise RefusedError(
-            f"job.{key} is {name!r}; no finished job {name!r} of kind {kind} is here"
-        )
+    if job is None or job.offer.kind != kind:
+        raise RefusedError(f"job.{key} is {name!r}; no job {name!r} of kind {kind} is here")
+    if job.is_over and job.state != "finished":
+        raise RefusedError(f"job.{key} is {name!r}, which is {job.state}; it must have finished")
     if key == "alignment" and job.offer.table != offer.table:
         raise RefusedError(
             f"job.alignment is {name!r}, which aligned {job.offer.table!r} and not {offer.table!r}"

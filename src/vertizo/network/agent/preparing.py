@@ -42,13 +42,14 @@ def submit(
         if store.job(name) is not None:
             raise RunError(f"there is a job {name!r} already; name another one as job.name")
         _check_allowed(path, _plain(job, name), config, store)
+        _check_after(path, job, store)
         offer, ledger, begun = _made(path, job, name, tree, config, store)
         _check_allowed(path, offer, config, store)
         folder = store.folder_of(name)
         if folder.exists():  # of a submission that was killed
             shutil.rmtree(folder)
         processes.write(folder, *begun)
-        store.add(offer, "submitted", ledger)
+        store.add(offer, "submitted", ledger, job.after or "")
     return offer
 
 
@@ -87,6 +88,18 @@ def _check_allowed(path: Path, offer: Offer, config: LabelHolderAgent, store: St
         raise ConfigError(f"{path}: {error}") from None
 
 
+def _check_after(path: Path, job: JobOptions, store: Store) -> None:
+    if job.after is None:
+        return
+    earlier = store.job(job.after)
+    if earlier is None:
+        raise ConfigError(f"{path}: job.after is {job.after!r}; there is no job {job.after!r}")
+    if earlier.is_over and earlier.state != "finished":
+        raise ConfigError(
+            f"{path}: job.after is {job.after!r}, which is {earlier.state}; it must have finished"
+        )
+
+
 def _made(
     path: Path,
     job: JobOptions,
@@ -109,7 +122,13 @@ def _made(
         return plain, "", begun
     from vertizo.network.job import foresee
 
-    known = foresee(served)
+    aligned = store.job(plain.alignment) if plain.alignment else None
+    waits = aligned is not None and aligned.state != "finished"
+    if waits:  # how many records there will be is not known: all of the table stand for them
+        whole = {"data": {**begun[0]["data"], "path": config.tables[plain.table]["path"]}}
+        known = foresee(ServeConfig.model_validate({**begun[0], **whole}), aligned=False)
+    else:
+        known = foresee(served)
     if len(known.settings) > LARGEST_SETTINGS:
         raise ConfigError(
             f"{path}: the settings have {len(known.settings):,} characters; agents offer "
@@ -126,6 +145,8 @@ def _made(
         covers.append("features")
         epsilons.append((noise.epsilon, noise.delta))
     epsilon, delta = max(epsilons, default=(None, None))
+    if waits and epsilon is not None:
+        epsilon = _asked_for(path, served, plain.alignment, epsilon)
     offer = _changed(
         plain, settings=known.settings, covers=tuple(covers), epsilon=epsilon, delta=delta
     )
@@ -133,6 +154,17 @@ def _made(
     if ledger is not None:
         begun[0]["privacy"]["ledger"] = str(ledger.expanduser().absolute())
     return offer, "" if ledger is None else str(ledger.expanduser().resolve()), begun
+
+
+def _asked_for(path: Path, served: ServeConfig, alignment: str, foreseen: float) -> float:
+    """The ε that noise is calibrated to, however many records an alignment leaves."""
+    wanted = served.privacy.epsilon
+    if wanted is None:
+        raise ConfigError(
+            f"{path}: privacy.epsilon is not set, and {alignment!r} has not finished: what ε the "
+            "noise comes to depends on the records that it leaves; set it, or submit later"
+        )
+    return max(wanted, foreseen)
 
 
 def _changed(offer: Offer, **keys: Any) -> Offer:

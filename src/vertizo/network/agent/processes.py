@@ -24,6 +24,7 @@ from typing import Any
 
 from vertizo.config.error_lines import read_yaml, write_yaml
 from vertizo.core.errors import RunError
+from vertizo.network.agent.children import SCORED
 from vertizo.network.agent.messages import Offer
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.network.agent.policy import settings_of
@@ -94,7 +95,7 @@ def as_label_holder(
         there["federation"] = {**there["federation"], "listen": agent.listen}
         words = [offer.kind, file, "--data", str(table_of(store, path, offer.alignment))]
         if offer.kind == "score":
-            there["scoring"] = {"log": str(folder / "queries.jsonl"), **tree["scoring"]}
+            there["scoring"] = {"log": str(folder / SCORED), **tree["scoring"]}
             return there, [*words, "--head", head]
         words += ["--out", str(folder / "predictions.csv"), "--head", head]
         return there, words

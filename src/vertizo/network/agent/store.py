@@ -24,7 +24,7 @@ from vertizo.network.agent.messages import Offer
 from vertizo.network.agent.states import ENDS, State, before, is_over
 from vertizo.run import checkpoint
 
-VERSION = 1
+VERSION = 2
 WAIT_SECONDS = 30.0
 """For another process that is writing."""
 SYNCHRONOUS = "FULL"
@@ -48,7 +48,11 @@ CREATE TABLE jobs (
     outcome TEXT NOT NULL,         -- of this party's process in that attempt; empty: none yet
     reason TEXT NOT NULL,          -- the outcome's line
     closed INTEGER NOT NULL,       -- at a member: the label holder knows the end
-    offer BLOB NOT NULL            -- what all parties know of it
+    offer BLOB NOT NULL,           -- what all parties know of it
+    after TEXT NOT NULL,           -- at the label holder: the job that it comes after; empty: none
+    waited REAL NOT NULL,          -- seconds that it was offered while an agent ran, by its clock
+    deaths INTEGER NOT NULL,       -- of this party's process on end, without getting on
+    trace TEXT NOT NULL            -- what the process had left at the last of them
 );
 CREATE TABLE standings (           -- at the label holder: what each member said last
     job TEXT, member TEXT, state TEXT NOT NULL, line TEXT NOT NULL, attempt INTEGER NOT NULL,
@@ -60,7 +64,8 @@ CREATE TABLE peers (               -- at the label holder
 CREATE TABLE events (time REAL NOT NULL, job TEXT NOT NULL, words TEXT NOT NULL);
 """
 _COLUMNS = (
-    "name, state, line, created, since, port, attempt, ledger, outcome, reason, closed, offer"
+    "name, state, line, created, since, port, attempt, ledger, outcome, reason, closed, offer, "
+    "after, waited, deaths, trace"
 )
 
 
@@ -81,6 +86,10 @@ class Job:
     reason: str
     closed: bool
     offer: Offer
+    after: str
+    waited: float
+    deaths: int
+    trace: str
 
     @property
     def is_over(self) -> bool:
@@ -172,20 +181,20 @@ class Store:
     def jobs(self) -> list[Job]:
         """All, oldest first."""
         with self._open() as database:
-            rows = database.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY created, name")
+            rows = database.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY rowid")
             return [_job(row) for row in rows]
 
     def open_jobs(self) -> list[Job]:
         """Those that are not over, oldest first."""
         ends = ", ".join(map(repr, ENDS))
         with self._open() as database:
-            wanted = f"SELECT {_COLUMNS} FROM jobs WHERE state NOT IN ({ends}) ORDER BY created"
+            wanted = f"SELECT {_COLUMNS} FROM jobs WHERE state NOT IN ({ends}) ORDER BY rowid"
             return [_job(row) for row in database.execute(wanted)]
 
     def unclosed(self) -> list[Job]:
         """At a member: those that the label holder does not know to be over."""
         with self._open() as database:
-            wanted = f"SELECT {_COLUMNS} FROM jobs WHERE closed = 0 ORDER BY created"
+            wanted = f"SELECT {_COLUMNS} FROM jobs WHERE closed = 0 ORDER BY rowid"
             return [_job(row) for row in database.execute(wanted)]
 
     def job(self, name: str) -> Job | None:
@@ -199,6 +208,16 @@ class Store:
         with self._open() as database:
             wanted = "SELECT member, state, line, attempt FROM standings WHERE job = ?"
             return {row[0]: Standing(*row[1:]) for row in database.execute(wanted, (job,))}
+
+    def unfinished(self, job: Job) -> list[tuple[str, State | None]]:
+        """The jobs that one comes after and that have not finished, with their states.
+
+        None: it is not known here, which at a member may be one with others.
+        """
+        names = dict.fromkeys((job.offer.alignment, job.offer.model, job.after))
+        known = {name: self.job(name) for name in names if name}
+        states = {name: None if one is None else one.state for name, one in known.items()}
+        return [(name, state) for name, state in states.items() if state != "finished"]
 
     def whereabouts(self, job: Job) -> dict[str, str]:
         """Member → how a job stands there, in words, as far as the label holder knows."""
@@ -228,10 +247,10 @@ class Store:
 
     # What changes.
 
-    def add(self, offer: Offer, state: State, ledger: str = "") -> None:
+    def add(self, offer: Offer, state: State, ledger: str = "", after: str = "") -> None:
         """A new job; RunError where there is one of that name."""
         now, offered = time.time(), messages.encode_offer(offer)
-        row = (offer.job, state, "", now, now, 0, 1, ledger, "", "", 0, offered)
+        row = (offer.job, state, "", now, now, 0, 1, ledger, "", "", 0, offered, after, 0.0, 0, "")
         with self._writing() as database:
             try:
                 database.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(row))})", row)
@@ -270,6 +289,22 @@ class Store:
                 "UPDATE jobs SET outcome = ?, reason = ? WHERE name = ? AND attempt = ?",
                 (outcome, reason, job, attempt),
             )
+
+    def wait(self, job: str, seconds: float) -> None:
+        """How long a job was offered so far."""
+        with self._writing() as database:
+            database.execute("UPDATE jobs SET waited = ? WHERE name = ?", (seconds, job))
+
+    def die(self, job: str, trace: str) -> int:
+        """This party's process died and had left ``trace``; deaths on end that left the same."""
+        with self._writing() as database:
+            database.execute(
+                "UPDATE jobs SET deaths = CASE trace WHEN ? THEN deaths + 1 ELSE 1 END, trace = ? "
+                "WHERE name = ?",
+                (trace, trace, job),
+            )
+            row = database.execute("SELECT deaths FROM jobs WHERE name = ?", (job,)).fetchone()
+            return int(row[0])
 
     def close(self, job: str) -> None:
         """The label holder knows that a job is over here."""

@@ -9,3 +9,6 @@
 `http`, `rpc`   the two ways to ask
 ==============  ===============================================================================
 """
+
+LOOKED_UP = "the label holder has what it asked for first"
+"""What a member says once in its life, so that others see that it got so far."""

@@ -17,6 +17,7 @@ from vertizo.network import frames
 from vertizo.network.finished import MemberModel
 from vertizo.network.frames import Found, Hello, Ready, Terms, Want
 from vertizo.network.options import JoinConfig
+from vertizo.network.scoring import LOOKED_UP
 from vertizo.network.scoring.lookup import Lookup
 from vertizo.network.transport import Channel
 from vertizo.run.prediction import in_place_of_tests
@@ -45,7 +46,7 @@ class ScoringMember:
         self._federation = config.federation.name
         self._model = MemberModel(config.federation.folder)
         self._lookup = Lookup(table, self._model.preparation, notice)
-        self._channel = channel
+        self._channel, self._notice = channel, notice
         self.answered = self.found = 0
         """Keys that were asked for, and those that were there, since the start."""
 
@@ -56,9 +57,12 @@ class ScoringMember:
         width = self._model.preparation.width
         made = self._model.party(terms, in_place_of_tests(torch.zeros(0, width)))
         ready = Ready(terms.job, made.embedding_dim, (0, 0, 0), b"", False, False)
-        ask = frames.encode(ready)
+        ask, said = frames.encode(ready), False
         while True:
             want = frames.expect(self._channel.ask(ask), Want)
+            if self.answered and not said:
+                said = True
+                self._notice(LOOKED_UP)
             self.answered += len(want.keys)
             try:
                 places, features = self._lookup.features(want.keys)
