@@ -112,8 +112,10 @@ def square(number: int) -> int:
     return number**2
 
 
-def dies() -> None:
-    os._exit(1)
+def dies(really: bool) -> str:
+    if really:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
 
 
 @pytest.mark.usefixtures("cluster")
@@ -138,11 +140,36 @@ class TestCalls:
         with pytest.raises(ConfigError, match="threads is 99"):
             next(gather(square, iter([(1,)]), cpus=99))
 
-    @pytest.mark.slow
-    def test_a_process_that_was_killed_is_one_line(self) -> None:
-        with pytest.raises(RunError, match="was killed") as caught:
-            list(gather(dies, iter([()]), cpus=1))
-        assert "\n" not in str(caught.value)
+    def test_a_process_that_is_killed_twice_is_one_line_and_the_others_go_on(self) -> None:
+        told: list[tuple[int, str]] = []
+        calls = iter([(True,), (False,)])
+        gathered = gather(dies, calls, cpus=1, lost=lambda *lost: told.append(lost))
+        found = dict(filter(None, gathered))
+        assert told == [(0, "its process was killed")]
+        assert found.pop(1) == "alive"
+        assert isinstance(found[0], RunError)
+        assert str(found[0]).startswith("its process was killed twice; the same command goes on")
+
+
+def test_another_version_of_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(*_: object, **__: object) -> None:
+        there = {"ray_version": ray.__version__, "python_version": "3.9.1"}
+        ray._private.utils.check_version_info(there, "127.0.0.2", True)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    words = r"--ray-address auto has another version of Python or Ray: .* Python: 3\.9\.1 This "
+    with pytest.raises(RunError, match=words) as caught, connected("auto"):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"needs Ray; pip install 'vertizo\[ray\]'"):
+        next(gather(square, iter([(1,)]), cpus=1))
 
 
 def test_a_ledger_cannot_be_charged_from_elsewhere(tmp_path: Path) -> None:

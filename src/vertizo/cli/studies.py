@@ -119,8 +119,12 @@ def compare(
     folder = out or Path("runs") / f"compare-{first.data.name}"
     runs = comparison.plan(configs, seeds, folder, controls=CONTROLS if controls else ())
     remarks = comparison.check(runs)
-    workers = RayCluster(ray_address, jobs) if engine == "ray" else Processes(jobs or 1)
     errors = Console(stderr=True)
+    workers = (
+        RayCluster(ray_address, jobs, lambda line: say(line, errors))
+        if engine == "ray"
+        else Processes(jobs or 1)
+    )
     say((f"note: {remark}" for remark in remarks), errors)
     with resumable(folder), live_bar(errors, "starting", _progress("runs")) as show:
         summaries = comparison.execute(runs, workers, show)
@@ -292,11 +296,12 @@ def reproduce(
     short = Path(name).stem if name.endswith((".yaml", ".yml")) else name
     folder = out or Path("runs") / f"reproduce-{study.runs_of(name)}{form}"
     cores = system.cores()
-    with resumable(folder), live_bar(Console(stderr=True), "starting", _progress("runs")) as show:
+    errors = Console(stderr=True)
+    with resumable(folder), live_bar(errors, "starting", _progress("runs")) as show:
         order = Order(
             folder=folder,
             # No figure here is a peak memory, so several runs may share a process.
-            engine=RayCluster(ray_address, jobs)
+            engine=RayCluster(ray_address, jobs, lambda line: say(line, errors))
             if engine == "ray"
             else Processes(jobs or cores, reused=True),
             seeds=seeds,

@@ -5,7 +5,9 @@ Either way a run's folder is here when it is finished.
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from vertizo.studies.ray import gather
 EngineName = Literal["local", "ray"]
 Made = Generator["Run | None", None, None]
 Files = Mapping[str, bytes]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,8 @@ class RayCluster:
     """None for that of the environment variable RAY_ADDRESS, or else this machine."""
     jobs: int | None = None
     """At a time; None for as many as there are cores for."""
+    notice: Callable[[str], None] = log.warning
+    """Told in a line that a run is begun anew, since its process or machine was lost."""
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """See `Engine`."""
@@ -115,18 +120,21 @@ class RayCluster:
             )
         problems: list[UserError] = []
 
-        def calls() -> Iterator[tuple[ExperimentConfig, Files, Path, str | None, str]]:
+        def calls() -> Iterator[tuple[str, bytes]]:
             for run in runs:
                 if problems:
                     return
                 if not (run.folder / "config.yaml").is_file():
                     RunFolder(run.folder).check_is_new()
                 data = os.environ.get(ROOT_VARIABLE)
-                yield run.config, _files(run.folder), Path.cwd(), data, VERSION
+                yield VERSION, pickle.dumps((run.config, _files(run.folder), Path.cwd(), data))
+
+        def lost(place: int, why: str) -> None:
+            self.notice(f"note: {runs[place].folder}: {why}; it is begun anew")
 
         cpus = max(run.config.threads for run in runs)
         for ended in gather(
-            _elsewhere, calls(), cpus=cpus, address=self.address, at_once=self.jobs
+            _elsewhere, calls(), cpus=cpus, address=self.address, at_once=self.jobs, lost=lost
         ):
             if ended is None:
                 yield None
@@ -142,16 +150,22 @@ class RayCluster:
             raise problems[0]
 
 
-def _elsewhere(
-    config: ExperimentConfig, files: Files, home: Path, data: str | None, version: str
-) -> Files | UserError:
+def _elsewhere(version: str, packed: bytes) -> Files | UserError:
     """On a machine of the cluster: make a run in a folder that is then carried back.
 
-    ``files`` are what there is of the folder. Relative paths of the configuration are relative to
-    ``home``, if that is there. ``data`` is where data sets are, if the machine does not say it.
+    ``packed`` is read once the versions are known to be the same. It holds the configuration, what
+    there is of the folder, the folder that relative paths of the configuration are relative to, if
+    that is there, and where data sets are, if the machine does not say it.
     """
     if version != VERSION:
-        return RunError(f"a machine of the cluster has vertizo {VERSION}, this one {version}")
+        from ray.util import get_node_ip_address
+
+        here: str = get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+        return RunError(
+            f"the machine {here} of the cluster has vertizo {VERSION} and this one {version}; "
+            "install the same at all"
+        )
+    config, files, home, data = pickle.loads(packed)
     if data is not None:
         os.environ.setdefault(ROOT_VARIABLE, data)
     if home.is_dir():

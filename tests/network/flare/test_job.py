@@ -36,6 +36,8 @@ from vertizo.network.transport import Answer, Channel
 SITES = ("site-1", "site-2")
 ROUNDS = 40
 BREAKS_AT = 7
+LOGIN: dict[str, Any] = {"login_timeout": 60.0}
+"""Seconds; a loaded machine takes longer than FLARE's ten."""
 
 
 def reply_to(member: str, frame: bytes) -> bytes:
@@ -183,12 +185,12 @@ JOIN = "federation: {name: clinics, folder: of-SITE, trial: true}\n"
 CLOCK = {"seconds", "finished", "peak_memory_mib"}
 
 
-def write_training(folder: Path) -> tuple[str, dict[str, str]]:
+def write_training(folder: Path, serve: str = SERVE) -> tuple[str, dict[str, str]]:
     """Configurations of two clinics and their label holder; what FLARE sees to is left out."""
     folder.mkdir()
     paths = {site: folder / f"{site}.yaml" for site in ("serve", *SITES)}
     for site, path in paths.items():
-        path.write_text(SERVE if site == "serve" else JOIN.replace("SITE", site))
+        path.write_text(serve if site == "serve" else JOIN.replace("SITE", site))
     return str(paths["serve"]), {site: str(paths[site]) for site in SITES}
 
 
@@ -222,11 +224,11 @@ def simulate(folder: Path) -> None:
     made.execute(SimEnv(clients=list(SITES), workspace_root=str(folder / "simulator")))
 
 
-def prove(folder: Path) -> None:
-    """Jobs in one POC, with mutual TLS on the loopback address; how each ended goes to a file."""
+def poc(folder: Path) -> Any:
+    """A `PocEnv` of two clients, with mutual TLS on the loopback address."""
     import nvflare
     import yaml
-    from nvflare.recipe import PocEnv, ProdEnv
+    from nvflare.recipe import PocEnv
 
     example = Path(nvflare.__file__).parent / "lighter" / "dummy_project.yml"
     plan = yaml.safe_load(example.read_text())
@@ -240,7 +242,43 @@ def prove(folder: Path) -> None:
         if builder["path"].endswith("StaticFileBuilder"):
             builder["args"]["scheme"] = "tcp"
     (folder / "project.yml").write_text(yaml.safe_dump(plan))
-    environment = PocEnv(num_clients=len(SITES), project_conf_path=str(folder / "project.yml"))
+    return PocEnv(
+        num_clients=len(SITES), project_conf_path=str(folder / "project.yml"), extra=LOGIN
+    )
+
+
+def admin(folder: Path) -> Any:
+    """The POC as one who submits jobs to it has it."""
+    from nvflare.recipe import ProdEnv
+
+    return ProdEnv(str(kit(folder)), **LOGIN)
+
+
+def end_of(made: Any, start: Any, folder: Path, during: Callable[[], None] | None = None) -> Any:
+    """Execute a job: its status at the end, and the log of its server."""
+    name = made.execute(start).get_job_id()
+    if during is not None:
+        during()
+    there = admin(folder)
+    result = there.get_job_result(name, timeout=300.0)
+    return [there.get_job_status(name), (Path(str(result)) / "workspace" / "log.txt").read_text()]
+
+
+def prove_one(folder: Path) -> None:
+    """A run in a POC that is killed afterwards, which takes less time than to stop it."""
+    environment = poc(folder)
+    try:
+        made = flare.recipe(*write_training(folder / "proved"), name="train")
+        ended = end_of(made, environment, folder)
+        (folder / "ended.json").write_text(json.dumps({"train": ended}))
+    finally:
+        for one in services(folder):
+            kill_all(one)
+
+
+def prove(folder: Path) -> None:
+    """Jobs in one POC; how each ended goes to a file."""
+    environment = poc(folder)
     ended = {}
     try:
         for party in ("count", "train", "pretend", "fail", "die"):
@@ -251,15 +289,55 @@ def prove(folder: Path) -> None:
                 )
             else:
                 made = job(folder, party)
-            start = environment if party == "count" else ProdEnv(str(kit(folder)))
-            name = made.execute(start).get_job_id()
-            there = ProdEnv(str(kit(folder)))
-            result = there.get_job_result(name, timeout=120.0)
-            log = Path(str(result)) / "workspace" / "log.txt"
-            ended[party] = [there.get_job_status(name), log.read_text()]
+            start = environment if party == "count" else admin(folder)
+            ended[party] = end_of(made, start, folder)
             (folder / "ended.json").write_text(json.dumps(ended))
     finally:
         environment.stop(clean_up=False)
+
+
+def lose(folder: Path) -> None:
+    """A site is killed, all its processes, in the middle of a run; a FLARE that waits 20 s."""
+    from nvflare.recipe import poc_env
+
+    start = poc_env._start_poc
+
+    def with_less_patience(**options: Any) -> None:
+        file = kit(folder).parent / "localhost" / "local" / "resources.json"
+        made = json.loads(file.read_text())
+        assert made["servers"][0]["heart_beat_timeout"] == 600, "docs/flare.md says so"
+        made["servers"][0]["heart_beat_timeout"] = 20
+        file.write_text(json.dumps(made))
+        start(**options)
+
+    poc_env._start_poc = with_less_patience
+    environment = poc(folder)
+
+    def kill_a_site() -> None:
+        until(lambda: (folder / "lost" / "run" / "metrics.jsonl").is_file(), 120.0)
+        site = f"/{SITES[1]}/"
+        for one in [each for each in services(folder) if site in " ".join(each.cmdline())]:
+            kill_all(one)
+
+    try:
+        longer = SERVE.replace("epochs: 2", "epochs: 100000").replace(
+            "trial:", "patience: 5, trial:"
+        )
+        made = flare.recipe(*write_training(folder / "lost", longer), name="lose")
+        ended = end_of(made, environment, folder, kill_a_site)
+        (folder / "ended.json").write_text(json.dumps({"lose": ended}))
+    finally:
+        for one in services(folder):
+            kill_all(one)
+
+
+def kill_all(process: Any) -> None:
+    """A process and its children, of which the first starts others again when they end."""
+    import psutil
+
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def let_in_what_is_installed(folder: Path) -> None:
@@ -282,7 +360,7 @@ def free_port() -> int:
 
 
 def run_apart(what: str, folder: Path, seconds: float) -> str:
-    """Run ``simulate`` or ``prove`` in a process; nothing of it is left, however it ends."""
+    """Run one of the four above in a process; nothing of it is left, however it ends."""
     import psutil
 
     room = {"HOME": str(folder), "NVFLARE_POC_WORKSPACE": str(folder / "poc")}
@@ -323,9 +401,9 @@ def services(folder: Path) -> list[Any]:
     return found
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for what another thread, or process, does."""
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -346,6 +424,26 @@ def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> 
     expected = train_here(tmp_path / "here")
     assert expected["rounds"] == 26
     assert summary_of(tmp_path / "simulated") == expected
+
+
+@pytest.mark.processes
+def test_a_run_over_mutual_tls_is_the_run_without_a_network(tmp_path: Path) -> None:
+    text = run_apart("prove_one", tmp_path, 240.0)
+    [status, _] = json.loads((tmp_path / "ended.json").read_text())["train"]
+    assert status == "FINISHED:COMPLETED", text
+    assert summary_of(tmp_path / "proved") == train_here(tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_site_that_is_killed_is_named_and_the_job_ends(tmp_path: Path) -> None:
+    """FLARE waits, then ends the job; the server's log has a line of ours for each."""
+    text = run_apart("lose", tmp_path, 500.0)
+    [status, log] = json.loads((tmp_path / "ended.json").read_text())["lose"]
+    assert status == "FINISHED:EXECUTION_EXCEPTION", text
+    ours = [line for line in log.splitlines() if "silent for" in line]
+    assert ours[-1].endswith(f"silent for 5 s: {SITES[1]}; waiting for them")
+    assert f"RunError: {flare_cells.ENDED}" in log
 
 
 @pytest.mark.slow
@@ -590,4 +688,5 @@ def test_flare_is_not_imported_before_it_is_needed() -> None:
 
 
 if __name__ == "__main__":
-    {"simulate": simulate, "prove": prove}[sys.argv[1]](Path(sys.argv[2]))
+    parts = {"simulate": simulate, "prove_one": prove_one, "prove": prove, "lose": lose}
+    parts[sys.argv[1]](Path(sys.argv[2]))
