@@ -168,16 +168,19 @@ def results(
     folder: Path,
     jobs: int,
     report: Callable[[Standing], None] | None = None,
+    *,
+    reused: bool = False,
 ) -> dict[Key, Figures]:
     """Do what is not done yet, each in a fresh process, and keep its figures in a folder.
 
-    What is finished is kept when a task fails or all is interrupted.
+    A process that is ``reused`` does one task after another, which measure no memory then. What is
+    finished is kept when a task fails or all is interrupted.
     """
     left = [task for task in tasks.values() if not task.file(folder).is_file()]
     finished = len(tasks) - len(left)
     calls = ((task.file(folder), task.function, task.arguments) for task in left)
     try:
-        with processes(jobs) as pool:
+        with processes(jobs, reused=reused) as pool:
             for ended in pool.make(calls):
                 if ended is not None:
                     file, future = ended
