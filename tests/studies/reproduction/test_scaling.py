@@ -65,11 +65,12 @@ def test_every_axis_and_method_has_its_sizes() -> None:
 
 
 def test_what_a_study_cannot_say() -> None:
-    for axis, keys, words in (
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("columns", {"bounds": {"dpvz": {"rate": "", "exponent": 1}}}, "did you mean 'dpzv'"),
         ("columns", {"size": "moons"}, "directions"),
-    ):
-        axes = {**STUDY["axes"], axis: {**STUDY["axes"][axis], **keys}}
+    ]
+    for name, keys, words in wrong:
+        axes = {**STUDY["axes"], name: {**STUDY["axes"][name], **keys}}
         with pytest.raises(ValidationError, match=words):
             study(axes=axes)
     methods = {**STUDY["methods"], "dpzv": {"words": "DPZV", "rates": [0.1, 0.01]}}

@@ -20,7 +20,7 @@ from vertizo.models.losses import Regression, SquaredLosses
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vertizo.data.splits import Purpose
+    from vertizo.protocol.messages import Purpose
 
 
 class PlantedConfig(Options):

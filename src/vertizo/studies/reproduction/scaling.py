@@ -42,14 +42,14 @@ def run(study: ScalingConfig, order: Order) -> Outcome:
     """Search every size's best rate, count rounds, and fit."""
     seeds = order.seeds or study.seeds
     tasks = {}
-    for (name, method), own in cases(study, order).items():
+    for (name, method), sizes in cases(study, order).items():
         axis = study.axes[name]
         trees = [
             {
                 "config": each.config.model_dump(mode="json"),
                 "planted": None if each.planted is None else each.planted.model_dump(mode="json"),
             }
-            for each in own
+            for each in sizes
         ]
         rates = study.methods[method].rates
         arguments = (trees, rates, axis.size, axis.goal, axis.target, seeds)
