@@ -154,8 +154,11 @@ def _picture(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth
         points = tuple(Point.of(size, rounds) for size, rounds in places if rounds)
         if points:
             words = f"{study.methods[each['method']].words}: {exponent_text(each['fit'])}"
-            lines.append(Line(words, points))
-    return Picture(_goal(axis), axis.words, "rounds", tuple(lines), log_x=True, log_y=True)
+            colour = list(study.methods).index(each["method"])
+            lines.append(Line(words, points, colour=colour))
+    ticks = {float(size): f"{size:,}" for size in own[0]["sizes"]}
+    goal, drawn = _goal(axis), tuple(lines)
+    return Picture(goal, axis.words, "rounds", drawn, log_x=True, log_y=True, ticks=ticks)
 
 
 def _censored(study: ScalingConfig, axis: ScalingAxisConfig, own: Growth) -> str:
