@@ -51,6 +51,8 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
 
 
 def _one(axes: Any, picture: Picture) -> None:
+    from matplotlib.ticker import NullLocator
+
     colours: dict[str, str] = {}
     for place, line in enumerate(picture.lines):
         name = line.words.removesuffix(", published")
@@ -79,7 +81,7 @@ def _one(axes: Any, picture: Picture) -> None:
             axes.set_ylim(middle / math.sqrt(10), middle * math.sqrt(10))
     if picture.ticks:
         axes.set_xticks(list(picture.ticks), list(picture.ticks.values()))
-        axes.xaxis.minorticks_off()
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(picture.title, fontsize=9, wrap=True)
     axes.set_xlabel(picture.x)
     axes.set_ylabel(picture.y)
