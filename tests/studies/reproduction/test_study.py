@@ -35,7 +35,8 @@ def configurations(name: str, *, quick: bool) -> dict[str, configuration.Experim
     if isinstance(found, GridConfig):
         return {case.label: case.config for case in grid.cases(found, ORDER)}
     if isinstance(found, study.ScalingConfig):
-        return {case.label: case.config for case in scaling.cases(found, ORDER).values()}
+        sizes = itertools.chain.from_iterable(scaling.cases(found, ORDER).values())
+        return {size.label: size.config for size in sizes}
     if isinstance(found, study.IntrinsicConfig):
         rows = found.rows.items()
         return {k: configure(name, [found.settings, row.settings]) for k, row in rows}

@@ -46,6 +46,9 @@ class Line:
     points: tuple[Point, ...]
     published: bool = False
     """Not measured here: drawn as a dashed line."""
+    colour: int | None = None
+    """Its place among the colours, for one that is the same in several pictures; unset: the
+    next."""
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,13 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
 
 
 def _one(axes: Any, picture: Picture) -> None:
+    from matplotlib.ticker import NullLocator
+
     colours: dict[str, str] = {}
     for place, line in enumerate(picture.lines):
         name = line.words.removesuffix(", published")
-        colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+        own = len(colours) if line.colour is None else line.colour
+        colour = colours.setdefault(name, COLOURS[own % len(COLOURS)])
         x, y = [point.x for point in line.points], [point.y for point in line.points]
         if picture.bars:  # one at each place, beside those of the other lines
             width = 0.8 / len(picture.lines)
@@ -72,9 +75,13 @@ def _one(axes: Any, picture: Picture) -> None:
         axes.set_xscale("log")
     if picture.log_y:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < 10 * low:  # what hardly differs is to look so
+            middle = math.sqrt(low * high)
+            axes.set_ylim(middle / math.sqrt(10), middle * math.sqrt(10))
     if picture.ticks:
         axes.set_xticks(list(picture.ticks), list(picture.ticks.values()))
-        axes.minorticks_off()
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(picture.title, fontsize=9, wrap=True)
     axes.set_xlabel(picture.x)
     axes.set_ylabel(picture.y)

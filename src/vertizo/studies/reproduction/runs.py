@@ -184,17 +184,20 @@ def results(
     folder: Path,
     jobs: int,
     report: Callable[[Standing], None] | None = None,
+    *,
+    reused: bool = False,
 ) -> tuple[dict[Key, Figures], dict[str, Any]]:
     """Do what is not done yet, each in a fresh process, and keep its figures in a folder.
 
-    Returns the figures, and what made them. What is finished is kept when a task fails or all is
-    interrupted.
+    A process that is ``reused`` does one task after another, which measure no memory then. What is
+    finished is kept when a task fails or all is interrupted. Returns the figures, and what made
+    them.
     """
     left = [task for task in tasks.values() if not task.file(folder).is_file()]
     finished = len(tasks) - len(left)
     calls = ((task.file(folder), _timed, (task.function, task.arguments)) for task in left)
     try:
-        with processes(jobs) as pool:
+        with processes(jobs, reused=reused) as pool:
             for ended in pool.make(calls):
                 if ended is not None:
                     file, future = ended

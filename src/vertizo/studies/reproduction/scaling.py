@@ -1,135 +1,150 @@
-"""Studies of growth: rounds to an accuracy as one size grows, beside what the papers prove.
+"""Studies of growth: rounds to a goal as one size grows, beside what the papers prove.
 
-At each size every learning rate of a short list is tried, and the one that takes the fewest rounds
-counts, as a person would choose it: with one rate for all, a curve would show the rate's fit.
+At each size every method has the learning rate that takes the fewest rounds, as a person would
+choose it: with one rate for all, a curve would show the rate's fit.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from vertizo.studies.reproduction.figures import rounds_to
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError
+from vertizo.studies.reproduction.growth import fit, grow, is_visible
 from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, Point, text_of
-from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make, makers
-from vertizo.studies.reproduction.study import ScalingAxisConfig, ScalingConfig
+from vertizo.studies.reproduction.planted import PlantedConfig
+from vertizo.studies.reproduction.runs import Order, Task, configure, results
+from vertizo.studies.reproduction.study import ScalingAxisConfig, ScalingConfig, Tree, changed
 
 Growth = dict[str, Any]
-"""A method's rounds over the sizes of one axis: ``sizes``, and for each size ``rounds`` (those of
-all seeds at the best rate; empty where no rate took all there) and ``rates`` (the best). ``power``
-is the s of rounds that grow as size^s, fitted to the sizes at which the accuracy was reached."""
-Key = tuple[str, str, int, float]
-"""Axis, method, place of the size, and rate."""
+"""What `grow` found of a method along an axis, with ``axis``, ``method``, ``bound`` and ``fit``."""
 NOTE = (
-    "Rounds until an accuracy is reached, at the best of a few client rates for each size. "
-    "Rates that the papers prove are upper bounds on gradients' norms; 'proved' is the power "
-    "of the size with which rounds would grow if they were tight."
+    "'exponent': rounds grow as size^exponent. Least squares of the mean log rounds of each size, "
+    "with a 95 % interval (Student's t, two degrees of freedom less than sizes). 'none visible': "
+    "the interval holds 0, or the power law says less than half of how rounds differ (R² < 0.5). "
+    "'bound': the exponent that would keep the paper's upper bound on the mean squared gradient "
+    "the same. Every size has its own best rate."
 )
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Least squares of log y over log x; None for fewer than two different x.
+@dataclass(frozen=True)
+class Size:
+    """One size of an axis for one method: what is run there, at rates that are searched."""
 
-    >>> round(slope([(1, 3), (10, 300), (100, 30_000)]), 6)
-    2.0
-    """
-    if len({x for x, _ in points}) < 2:
-        return None
-    x, y = ([math.log(value) for value in values] for values in zip(*points, strict=True))
-    return statistics.linear_regression(x, y).slope
+    label: str
+    config: ExperimentConfig
+    planted: PlantedConfig | None
 
 
 def run(study: ScalingConfig, order: Order) -> Outcome:
-    """Make all runs and count rounds."""
-    made = make(list(cases(study, order).values()), order)
-    growths, grids, pictures = list[Growth](), [], []
+    """Search every size's best rate, count rounds, and fit."""
+    seeds = order.seeds or study.seeds
+    tasks = {}
+    for (name, method), sizes in cases(study, order).items():
+        axis = study.axes[name]
+        trees = [
+            {
+                "config": each.config.model_dump(mode="json"),
+                "planted": None if each.planted is None else each.planted.model_dump(mode="json"),
+            }
+            for each in sizes
+        ]
+        rates = study.methods[method].rates
+        arguments = (trees, rates, axis.size, axis.goal, axis.target, seeds)
+        tasks[name, method] = Task(f"{name}-{method}", grow, arguments)
+    done, by = results(tasks, order.folder, order.jobs, order.report, reused=True)
+    growths, grids, pictures, left_out = list[Growth](), [], [], list[str]()
     for name, axis in study.axes.items():
-        own = [_growth(study, name, method, made) for method in study.methods]
+        own = [_growth(study, name, method, done[name, method]) for method in axis.bounds]
         growths += own
         grids.append(_grid(study, axis, own))
         pictures.append(_picture(study, axis, own))
-    return Outcome(tuple(grids), tuple(pictures), (NOTE,), {"growths": growths}, makers(made))
+        left_out += [_censored(study, axis, each) for each in own if not all(each["rounds"])]
+    notes = (NOTE, *left_out)
+    return Outcome(tuple(grids), tuple(pictures), notes, {"growths": growths}, by)
 
 
-def cases(study: ScalingConfig, order: Order) -> dict[Key, Case]:
-    """Every axis, method, size and rate."""
+def cases(study: ScalingConfig, order: Order) -> dict[tuple[str, str], list[Size]]:
+    """Every axis and method: its sizes."""
     found = {}
     for name, axis in study.axes.items():
-        for method_name, method in study.methods.items():
-            for place, size in enumerate(axis.settings):
-                for rate in method.rates:
-                    key = name, method_name, place, rate
-                    own = {"client": {"optimizer": {"learning_rate": rate}}}
-                    trees = [study.settings, axis.shared, method.settings, size, own]
-                    config = configure(f"{study.paper}, {_label(key)}", trees, order.overrides)
-                    found[key] = Case(_label(key), config, order.seeds or study.seeds)
+        for method in axis.bounds:
+            own = study.methods[method]
+            sizes = []
+            for place, size in enumerate(axis.sizes):
+                label = f"{name}.{method}.{place}"
+                # The search sets it; a configuration that a study states has one.
+                rate = {"client": {"optimizer": {"learning_rate": own.rates[0]}}}
+                trees = [study.settings, axis.shared, own.settings, size.settings, rate]
+                where = f"{study.paper}, {label}"
+                config = configure(where, trees, order.overrides)
+                sizes.append(Size(label, config, _planted(axis, size.planted, where)))
+            found[name, method] = sizes
     return found
 
 
-def _label(key: Key) -> str:
-    """What the runs of a size and rate are called."""
-    *names, rate = key
-    return ".".join([*map(str, names), f"{rate:g}"])
+def _planted(axis: ScalingAxisConfig, own: Tree, where: str) -> PlantedConfig | None:
+    if axis.planted is None:
+        return None
+    try:
+        return PlantedConfig.model_validate(changed(axis.planted, own))
+    except ValueError as error:
+        raise ConfigError(f"{where}: planted: {error}") from None
 
 
-def _growth(study: ScalingConfig, name: str, method: str, made: Mapping[str, Made]) -> Growth:
-    """The fewest rounds at each size."""
-    axis = study.axes[name]
-    sizes, rounds, rates = [], [], []
-    for place in range(len(axis.settings)):
-        best, best_rate, size = list[float](), None, 0
-        for rate in study.methods[method].rates:
-            found = made[_label((name, method, place, rate))]
-            size = _size_of(axis, found) or size
-            taken = [rounds_to(each.metrics, axis.target) for each in found.finished]
-            known = [each for each in taken if each is not None]
-            if len(known) == len(found.runs) and (not best or sum(known) < sum(best)):
-                best, best_rate = known, rate
-        sizes.append(size)
-        rounds.append(best)
-        rates.append(best_rate)
-    # What was there from the start took no rounds, which no power of a size is.
-    power = slope([(s, statistics.fmean(r)) for s, r in zip(sizes, rounds, strict=True) if any(r)])
+def _growth(study: ScalingConfig, name: str, method: str, found: Mapping[str, Any]) -> Growth:
+    bound = study.axes[name].bounds[method]
     return {
         "axis": name,
         "method": method,
-        "sizes": sizes,
-        "rounds": rounds,
-        "rates": rates,
-        "power": power,
+        **found,
+        "bound": bound.exponent,
+        "fit": fit(found["sizes"], found["rounds"]),
     }
 
 
-def _size_of(axis: ScalingAxisConfig, found: Made) -> int:
-    """What grows along an axis, of one case; 0 where none of its runs came to an end."""
-    if axis.size == "embedding":
-        return int(getattr(found.config.client.model, "outputs", 0))
-    if not found.finished:
-        return 0
-    parameters = found.finished[0].summary["parameters"]
-    return int(parameters["server"] if axis.size == "server" else parameters["clients"][0])
+def exponent_text(found: Mapping[str, float] | None) -> str:
+    """An exponent with its interval, or why there is none.
+
+    >>> exponent_text({"exponent": 1.04, "low": 0.9, "high": 1.18, "r_squared": 0.98, "sizes": 6})
+    '1.04 (0.90 to 1.18)'
+    >>> exponent_text({"exponent": 0.04, "low": -0.1, "high": 0.18, "r_squared": 0.1, "sizes": 6})
+    'none visible: 0.04 (-0.10 to 0.18)'
+    >>> exponent_text(None)
+    'too few sizes'
+    """
+    if found is None:
+        return "too few sizes"
+    text = f"{found['exponent']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    return text if is_visible(found) else f"none visible: {text}"
 
 
 def _grid(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth]) -> Grid:
     """A line for each method, a column for each size, then how rounds grow."""
     lines = []
     for each in own:
-        method, measured = each["method"], each["power"]
-        proved = axis.exponents.get(method)
+        bound = axis.bounds[each["method"]]
+        exponent = bound.exponent if isinstance(bound.exponent, str) else f"{bound.exponent:g}"
         lines.append(
             (
-                study.methods[method].words,
+                study.methods[each["method"]].words,
                 *(text_of(rounds, 0, "reached") for rounds in each["rounds"]),
-                "–" if measured is None else f"{measured:.2f}",
-                "–" if proved is None else f"{proved:g}",
-                axis.theory.get(method, "–"),
+                exponent_text(each["fit"]),
+                exponent,
+                bound.rate,
             )
         )
     sizes = max((each["sizes"] for each in own), key=max)
-    headings = (*(f"{size:,}" for size in sizes), "power", "proved", "rate in the paper")
-    return Grid(f"Rounds to {100 * axis.target:g} % by {axis.words}", headings, tuple(lines))
+    headings = (*(f"{size:,}" for size in sizes), "exponent", "bound", "what the paper proves")
+    return Grid(f"{_goal(axis)}, by {axis.words}", headings, tuple(lines))
+
+
+def _goal(axis: ScalingAxisConfig) -> str:
+    if axis.goal == "loss":
+        return f"Rounds to a loss of {axis.target:g}"
+    return f"Rounds to {100 * axis.target:g} %"
 
 
 def _picture(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth]) -> Picture:
@@ -138,6 +153,17 @@ def _picture(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth
         places = zip(each["sizes"], each["rounds"], strict=True)
         points = tuple(Point.of(size, rounds) for size, rounds in places if rounds)
         if points:
-            lines.append(Line(study.methods[each["method"]].words, points))
-    title = f"Rounds to {100 * axis.target:g} %"
-    return Picture(title, axis.words, "rounds", tuple(lines), log_x=True, log_y=True)
+            words = f"{study.methods[each['method']].words}: {exponent_text(each['fit'])}"
+            colour = list(study.methods).index(each["method"])
+            lines.append(Line(words, points, colour=colour))
+    ticks = {float(size): f"{size:,}" for size in own[0]["sizes"]}
+    goal, drawn = _goal(axis), tuple(lines)
+    return Picture(goal, axis.words, "rounds", drawn, log_x=True, log_y=True, ticks=ticks)
+
+
+def _censored(study: ScalingConfig, axis: ScalingAxisConfig, own: Growth) -> str:
+    """What was left out of a fit."""
+    pairs = zip(own["sizes"], own["rounds"], strict=True)
+    sizes = ", ".join(f"{size:,}" for size, rounds in pairs if not rounds)
+    words = study.methods[own["method"]].words
+    return f"Left out of the fit, not reached at any rate: {words}, {axis.words} {sizes}."

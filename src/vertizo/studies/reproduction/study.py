@@ -13,7 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from vertizo.config.error_lines import explain, read_yaml
 from vertizo.config.tree import LABEL
@@ -146,34 +146,71 @@ class ScalingMethodConfig(Options):
     words: str
     settings: Tree = Field(default_factory=dict)
     rates: list[float] = Field(min_length=1)
-    """Client learning rates that are tried at every size; the fewest rounds count."""
+    """Client learning rates, ascending. From the middle one, and later from the best of the size
+    before, the search walks to the one with the fewest rounds."""
+
+    @field_validator("rates")
+    @classmethod
+    def _ascending(cls, given: list[float]) -> list[float]:
+        if given != sorted(set(given)):
+            raise ValueError(f"rates are {given}; give them ascending")
+        return given
+
+
+class ScalingBoundConfig(Options):
+    """What a paper proves, and what follows for the rounds."""
+
+    rate: str
+    """Of the bound, in words, and which theorem says so."""
+    exponent: float | str
+    """Of the size in the rounds that keep the bound the same; words where it is no number."""
+
+
+class ScalingSizeConfig(Options):
+    """What is different at one size."""
+
+    settings: Tree = Field(default_factory=dict)
+    planted: Tree = Field(default_factory=dict)
 
 
 class ScalingAxisConfig(Options):
     """What grows."""
 
     words: str
-    size: Literal["clients", "server", "embedding"]
-    """What is counted: parameters of one client or of the server, or numbers of an embedding."""
-    target: float = Field(gt=0, lt=1)
-    """Accuracy whose rounds are counted."""
+    size: Literal["clients", "server", "embedding", "parties", "directions", "batch"]
+    """What is counted: parameters of one client or of the server, numbers of an embedding, clients,
+    directions of a query, or records of a batch."""
+    goal: Literal["accuracy", "loss"] = "accuracy"
+    """On validation records: an accuracy to rise to, or a loss to fall to."""
+    target: float = Field(gt=0)
+    """The goal whose rounds are counted."""
+    planted: Tree | None = None
+    """Draws the records in place of loading them (`vertizo.studies.reproduction.planted`)."""
     shared: Tree = Field(default_factory=dict)
     """Settings of all sizes."""
-    settings: list[Tree] = Field(min_length=2)
-    """One tree for each size, in growing order."""
-    theory: dict[str, str] = Field(default_factory=dict)
-    """Method → rate that its paper proves, in words."""
-    exponents: dict[str, float] = Field(default_factory=dict)
-    """Method → exponent of the size in the rounds that this rate asks for."""
+    sizes: list[ScalingSizeConfig] = Field(min_length=2)
+    """In growing order."""
+    bounds: dict[str, ScalingBoundConfig] = Field(min_length=1)
+    """By method: those that are run."""
 
 
 class ScalingConfig(_Study):
-    """Rounds to an accuracy as one size grows at a time."""
+    """Rounds to a goal as one size grows at a time."""
 
     kind: Literal["scaling"] = "scaling"
     settings: Tree
     methods: dict[str, ScalingMethodConfig] = Field(min_length=1)
     axes: dict[str, ScalingAxisConfig] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> ScalingConfig:
+        """Axes speak of methods that there are."""
+        for axis, each in self.axes.items():
+            for name in each.bounds:
+                if name not in self.methods:
+                    hint = nearest(name, list(self.methods))
+                    raise ValueError(f"{axis} names the method {name!r}{hint}")
+        return self
 
 
 class AttackRowConfig(_Row):
