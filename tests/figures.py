@@ -6,11 +6,12 @@ A page marks what was measured, a table or sentences, and names the files that h
     … 0.897 ± 0.002 …
     <!-- end figures -->
 
-``private_adult.json#epsilon-1`` is the part of a file under that key, or of rows that say so.
+``private_adult.json#epsilon-1`` is the part of a file under that key (or ``section.key``), or of rows
+that say so.
 Every number in a block that has a decimal point, a ``±`` or a ``%`` must be in one of the files: as
 a number, as the mean of several seeds', or, with ``±``, as mean and spread of the same ones; in
 the unit that the page gives it, rounded to the digits shown. Not looked up are code, headers, a
-table's first column and its columns *published* and *ε*, brackets that begin with *published*, and
+table's first column and its columns *published*, *ε* and *batch*, brackets that begin with *published*, and
 settings (``ε = 0.1``). More can stand in the mark, after semicolons:
 
 * ``1.9 = 2.34 / 1.23``: a figure made of two others, which are in the files;
@@ -60,7 +61,7 @@ UNITS = {
     "µs": (1, 1e6),
 }
 """What a number of a file is multiplied by, for each unit of a page."""
-LEFT_OUT = ("published", "ε")
+LEFT_OUT = ("published", "ε", "batch")
 CURVES = ("curve", "curves", "pictures", "resamples")
 NOT_FIGURES = ("seeds", "seed", "settings", "made_by")
 
@@ -74,6 +75,8 @@ class Figure:
     spread: str | None
     unit: str
     line: int
+    names: tuple[str, ...] = ()
+    """Its row's and its column's, which narrow what is searched where a file has such a part."""
 
     def matches(self, value: float, written: str) -> bool:
         """Whether a file's number is this one in some unit, rounded to the digits written."""
@@ -142,29 +145,48 @@ def blocks(page: str, text: str) -> Iterator[Block]:
 def _figures(text: str, first: int) -> Iterator[Figure]:
     lines = _blank(NOT_READ, text).split("\n")
     header: list[str] | None = None
+    row = ""
     for place, line in enumerate(lines):
         if not line.lstrip().startswith("|"):
             header = None
-            for match in NUMBER.finditer(line):
-                figure = _figure(match, "", first + place)
-                if "." in figure.value or figure.spread or match["unit"] == "%":
+            for match, unit in _with_units(line):
+                figure = _figure(match, unit, first + place)
+                if "." in figure.value or figure.spread or figure.unit not in ("", "s"):
                     yield figure
             continue
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if header is None:
             header = cells
             continue
-        for column, cell in list(zip(header, cells, strict=True))[1:]:
+        row = cells[0] or row
+        columns = list(zip(header, cells, strict=True))
+        settings = [cell for column, cell in columns[1:] if column == "batch"]
+        for column, cell in columns[1:]:
             if not any(word == column or "published" in column for word in LEFT_OUT):
-                for match in NUMBER.finditer(cell):
-                    yield _figure(match, column, first + place)
+                named = COLUMN_UNIT.search(column)
+                for match, unit in _with_units(cell):
+                    unit = unit or (named[1] if named else "")
+                    yield _figure(match, unit, first + place, (row, *settings, column))
 
 
-def _figure(match: re.Match[str], column: str, line: int) -> Figure:
-    unit = match["unit"] or ""
-    if not unit and (named := re.search(r"(?:^|, |in |\()(MB|GB|KB|MiB|ms|µs|s|%)\b", column + " ")):
-        unit = named[1]
-    return Figure(match[0].strip(), match["value"], match["spread"], unit, line)
+COLUMN_UNIT = re.compile(r"(?:^|, |in |\()(MB|GB|KB|MiB|ms|µs|s|%)(?!\w)")
+
+
+def _with_units(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Numbers and their units; in ``1.8 to 2.1 MB`` both have one."""
+    found = list(NUMBER.finditer(text))
+    units = [match["unit"] or "" for match in found]
+    for place in range(len(found) - 2, -1, -1):
+        between = text[found[place].end() : found[place + 1].start()]
+        if not units[place] and between in (" to ", " and ", " or ", " / ", ", ", "; "):
+            units[place] = units[place + 1]
+    return zip(found, units, strict=True)
+
+
+def _figure(
+    match: re.Match[str], unit: str, line: int, names: tuple[str, ...] = ()
+) -> Figure:
+    return Figure(match[0].strip(), match["value"], match["spread"], unit, line, names)
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
@@ -198,30 +220,63 @@ def path_of(name: str) -> Path:
     raise ValueError(f"no results file {name}")
 
 
-def numbers(names: Sequence[str], seeds: bool = False, curves: bool = False) -> Numbers:
-    """The figures of the files, as a mark asks for them."""
-    found = Numbers()
-    for name in names:
-        name, *words = name.split("#")
-        content = json.loads(path_of(name).read_text(encoding="utf-8"))
-        for word in words:
-            content = list(_parts(content, word))
-            if not content:
-                raise ValueError(f"{name} has nothing named {word}")
-        if name.endswith(".ipynb"):
-            content = ["".join(_printed(cell)) for cell in content["cells"]]
-        _read(content, found, seeds, curves)
-    return found
+@dataclass(frozen=True)
+class Results:
+    """Files, or parts of them."""
+
+    files: tuple[tuple[Any, tuple[str, ...]], ...]
+    """The content of each, and the parts of it that are meant, from the outside in."""
+
+    @classmethod
+    def read(cls, names: Sequence[str]) -> Results:
+        """``FILE`` or ``FILE#PART#PART OF IT``; ValueError where there is none."""
+        found = []
+        for each in names:
+            name, *words = each.split("#")
+            content = json.loads(path_of(name).read_text(encoding="utf-8"))
+            if name.endswith(".ipynb"):
+                content = ["".join(_printed(cell)) for cell in content["cells"]]
+            found.append((content, tuple(words)))
+            if not _within((content,), words):
+                raise ValueError(f"{name} has nothing named {' in '.join(reversed(words))}")
+        return cls(tuple(found))
+
+    def numbers(self, block: Block, names: Sequence[str] = ()) -> Numbers:
+        """The figures that a mark asks for, of parts of these names where there are any."""
+        found = Numbers()
+        for content, words in self.files:
+            parts: tuple[Any, ...] = (content,)
+            for name in names:
+                narrower = [part for part in _within(parts, [name]) if isinstance(part, dict)]
+                parts = tuple(narrower) or parts
+            for part in _within(parts, words):
+                _read(part, found, block.seeds, block.curves)
+        return found
+
+
+def _within(parts: Sequence[Any], words: Sequence[str]) -> tuple[Any, ...]:
+    for word in map(_plain, words):
+        parts = [part for one in parts for part in _parts(one, word) if word]
+    return tuple(parts)
+
+
+def _plain(name: str) -> str:
+    """A name as files write it: ``VFL-Cascaded, signs`` is ``cascaded signs``."""
+    name = re.sub(r"[`,]| accuracy$| noise$", "", name.lower()).removeprefix("vfl-")
+    return DATASETS.get(name, name)
+
+
+DATASETS = {each.replace("-", " "): each for each in ("breast-cancer", "bank-marketing", "credit-default")}
 
 
 def _parts(node: Any, word: str) -> Iterator[Any]:
     """The parts of a file that stand under a key of this name, or say the word themselves."""
     if isinstance(node, dict):
-        if any(word == value for value in node.values()):
+        if any(word == f"{value}" for value in node.values() if not isinstance(value, list | dict)):
             yield node
             return
         for key, value in node.items():
-            if key == word:
+            if word in (key, key.rpartition(".")[2]):
                 yield value
             else:
                 yield from _parts(value, word)
@@ -296,22 +351,27 @@ def faults(page: str, text: str) -> list[str]:
     found = []
     for block in blocks(page, text):
         try:
-            known = numbers(block.names, block.seeds, block.curves)
+            results = Results.read(block.names)
         except ValueError as error:
             found.append(f"{page}: {error}")
             continue
         used = set()
+        everything = results.numbers(block)
+        narrowed: dict[tuple[str, ...], Numbers] = {}
         for figure in block.figures:
-            if figure.value in block.quoted or figure.text in block.quoted:
+            if figure.value in block.quoted:
                 used.add(figure.value)
             elif figure.value in block.formulas:
                 used.add(figure.value)
-                if not _follows(figure, block.formulas[figure.value], known):
+                if not _follows(figure, block.formulas[figure.value], everything):
                     formula = f"{figure.value} = {block.formulas[figure.value]}"
                     found.append(f"{page}:{figure.line}: {formula} does not hold")
-            elif not known.has(figure):
-                files = ", ".join(block.names)
-                found.append(f"{page}:{figure.line}: {figure.text} is not in {files}")
+            else:
+                if figure.names not in narrowed:
+                    narrowed[figure.names] = results.numbers(block, figure.names)
+                if not narrowed[figure.names].has(figure):
+                    files = ", ".join(block.names)
+                    found.append(f"{page}:{figure.line}: {figure.text} is not in {files}")
         written = {*block.quoted, *block.formulas}
         found += [f"{page}: {each} of a mark is not in its block" for each in written - used]
     return found
@@ -328,4 +388,5 @@ def _follows(figure: Figure, formula: str, known: Numbers) -> bool:
             return False
     a, b = float(left.replace(",", "")), float(right.replace(",", ""))
     value = {"-": a - b, "/": a / b, "*": a * b, "+": a + b}[operator]
+    value *= 100 if figure.unit == "%" and operator == "/" else 1
     return abs(abs(value) - float(figure.value)) <= 1.0000001 * 10**-digits
