@@ -249,7 +249,7 @@ class Results:
             for name in names:
                 narrower = [part for part in _within(parts, [name]) if isinstance(part, dict)]
                 parts = tuple(narrower) or parts
-            for part in _within(parts, words):
+            for part in _within(parts, words) or _within((content,), words):
                 _read(part, found, block.seeds, block.curves)
         return found
 
