@@ -6,13 +6,14 @@ A page marks what was measured, a table or sentences, and names the files that h
     … 0.897 ± 0.002 …
     <!-- end figures -->
 
-``private_adult.json#epsilon-1`` is the part of a file under that key (or ``section.key``), or of rows
-that say so.
-Every number in a block that has a decimal point, a ``±`` or a ``%`` must be in one of the files: as
-a number, as the mean of several seeds', or, with ``±``, as mean and spread of the same ones; in
-the unit that the page gives it, rounded to the digits shown. Not looked up are code, headers, a
-table's first column and its columns *published*, *ε* and *batch*, brackets that begin with *published*, and
-settings (``ε = 0.1``). More can stand in the mark, after semicolons:
+``private_adult.json#epsilon-1`` is the part of a file under that key (or ``section.key``), or of
+rows that say so.
+Every number in a block that has a decimal point, a ``±``, a ``%`` or a unit, and every number of a
+table, must be in one of the files: as a number, as the mean of several seeds', or, with ``±``, as
+mean and spread of the same ones; in the unit that the page gives it, rounded to the digits shown.
+Where a file has a part named as the row or the column, it must be in that part. Not looked up are
+code, headers, a table's first column and its columns *published*, *ε* and *batch*, brackets that
+begin with *published*, and settings (``ε = 0.1``). More can stand in the mark, after semicolons:
 
 * ``1.9 = 2.34 / 1.23``: a figure made of two others, which are in the files;
 * ``quoted 39 11.7``: figures of somebody else;
@@ -35,7 +36,9 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = (ROOT / "experiments" / "results", ROOT / "benchmarks" / "results", ROOT / "examples")
 """Of results, and of notebooks, whose outputs are results too."""
 
-BLOCK = re.compile(r"<!-- figures: (?P<mark>[^>]*?) -->(?P<text>.*?)<!-- end figures -->", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- figures: (?P<mark>[^>]*?) -->(?P<text>.*?)<!-- end figures -->", re.DOTALL
+)
 MADE = re.compile(r"<!-- made: .*?<!-- end -->", re.DOTALL)
 NOT_READ = re.compile(
     r"""```.*?```|`[^`\n]*`|<!--.*?-->   # code, marks
@@ -83,7 +86,8 @@ class Figure:
         digits = len(written.partition(".")[2])
         wanted = float(written.replace(",", ""))
         return any(
-            abs(abs(value) * scale - wanted) <= 0.5000001 * 10**-digits for scale in UNITS[self.unit]
+            abs(abs(value) * scale - wanted) <= 0.5000001 * 10**-digits
+            for scale in UNITS[self.unit]
         )
 
 
@@ -183,9 +187,7 @@ def _with_units(text: str) -> Iterator[tuple[re.Match[str], str]]:
     return zip(found, units, strict=True)
 
 
-def _figure(
-    match: re.Match[str], unit: str, line: int, names: tuple[str, ...] = ()
-) -> Figure:
+def _figure(match: re.Match[str], unit: str, line: int, names: tuple[str, ...] = ()) -> Figure:
     return Figure(match[0].strip(), match["value"], match["spread"], unit, line, names)
 
 
@@ -266,7 +268,9 @@ def _plain(name: str) -> str:
     return DATASETS.get(name, name)
 
 
-DATASETS = {each.replace("-", " "): each for each in ("breast-cancer", "bank-marketing", "credit-default")}
+DATASETS = {
+    each.replace("-", " "): each for each in ("breast-cancer", "bank-marketing", "credit-default")
+}
 
 
 def _parts(node: Any, word: str) -> Iterator[Any]:

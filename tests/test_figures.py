@@ -1,4 +1,4 @@
-"""Figures of pages: each is in a results file, and the file is not older than what it depends on."""
+"""Figures of pages: each is in a results file, which is no older than what it depends on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import figures
 import pytest
-from figures import ROOT
+from tests import figures
+from tests.figures import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WHOLE = ""
@@ -123,7 +123,13 @@ def test_most_changed_digits_of_the_pages_are_found() -> None:
 def test_a_figure_without_mark_is_found() -> None:
     for text in ("It reaches 95.2 ± 1.2 %.", "| dpzv | 91.3 % |", "an AUC of 0.914"):
         assert list(figures.unmarked(f"# Title\n\n{text}\n")), text
-    for text in ("at ε = 0.914", "`0.914`", "(published: 95.2 %)", "a share of 0.05", "version 0.1.0"):
+    for text in (
+        "at ε = 0.914",
+        "`0.914`",
+        "(published: 95.2 %)",
+        "a share of 0.05",
+        "version 0.1.0",
+    ):
         assert not list(figures.unmarked(text)), text
     assert not list(figures.unmarked(TABLE))
 
@@ -174,12 +180,16 @@ def changed_since(commit: str, *own: str) -> str:
     if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
         return f"names a commit that is not here: {commit}"
     paths = git("diff", "--name-only", commit, "--", *NUMBERS_COME_FROM, *own).splitlines()
-    return f"is older ({commit}) than changes to {paths[0]} and {len(paths) - 1} more" if paths else ""
+    return (
+        f"is older ({commit}) than changes to {paths[0]} and {len(paths) - 1} more" if paths else ""
+    )
 
 
 def why_stale(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
-    named = sorted(set(re.findall(r"(?:experiments|examples|benchmarks)/[\w/]+\.(?:yaml|py)", text)))
+    named = sorted(
+        set(re.findall(r"(?:experiments|examples|benchmarks)/[\w/]+\.(?:yaml|py)", text))
+    )
     named = [each for each in named if (ROOT / each).is_file()]
     reasons = [changed_since(each, *named) for each in sorted(commits(json.loads(text))) or [""]]
     return next(filter(None, reasons), "")
@@ -188,7 +198,9 @@ def why_stale(path: Path) -> str:
 def excused() -> dict[str, str]:
     """Files that STALE.md names, and its reasons: ``* `a.json` `b.json`: reason``."""
     found = {}
-    for item in re.findall(r"^\* (.+?)(?=^\* |^#|\Z)", STALE.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+    for item in re.findall(
+        r"^\* (.+?)(?=^\* |^#|\Z)", STALE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    ):
         names, _, reason = item.partition(": ")
         for name in re.findall(r"`([\w.-]+\.json)`", names):
             assert name not in found, f"STALE.md names {name} twice"

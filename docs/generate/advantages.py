@@ -50,7 +50,9 @@ def content() -> str:
 
 def _up(value: float, digits: int = 3) -> float:
     """Rounded up, as bounds are: to more digits where these would say that all is known."""
-    while (rounded := math.ceil(value * 10**digits - 1e-6) / 10**digits) >= (100 if value > 1 else 1):
+    while (rounded := math.ceil(value * 10**digits - 1e-6) / 10**digits) >= (
+        100 if value > 1 else 1
+    ):
         digits += 1
     return round(rounded, digits)
 
