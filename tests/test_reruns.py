@@ -48,7 +48,7 @@ def repeat(
     path: Path | None = None,
 ) -> None:
     """Run a row's first seed, and hold it against what the file has of it."""
-    config = configuration.load(path, settings, label)
+    config = configuration.load(path, ["seed=0", *settings], label)
     changed = config.model_copy(update={"seed": 0, "control": control})
     summary = vz.Experiment(changed).run().summary
     row = content["methods"][label]
