@@ -229,6 +229,8 @@ def models(names: list[str]) -> list[dict[str, Any]]:
                     "dpzv_mebibytes": highest,
                     "forward_twice_cpu_seconds": times["forward"],
                     "dpzv_cpu_seconds": times[law],
+                    "memory_over_inference": highest / base,
+                    "time_over_forward_twice": times[law] / times["forward"],
                 }
             )
             print(

@@ -1,6 +1,7 @@
 """Write what the pages take from the code: ``python docs/generate`` (``make docs`` does it).
 
-Drawings go to ``docs/methods/*.svg`` and ``docs/widths.svg``. In pages, what stands between
+Drawings go to ``docs/methods/*.svg`` and ``docs/widths.svg``, computed bounds to
+``experiments/results/label_advantage.json``. In pages, what stands between
 ``<!-- made: … -->`` and ``<!-- end -->`` is replaced. A test holds every file against this.
 """
 
@@ -10,6 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import advantages
 import api
 import commands
 import options
@@ -29,6 +31,7 @@ def files() -> Iterator[tuple[Path, str]]:
     for round_ in ROUNDS:
         yield DOCS / "methods" / f"{round_.name}.svg", draw(round_)
     yield DOCS / "widths.svg", widths.draw()
+    yield advantages.RESULTS, advantages.content()
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if MADE.search(text):
@@ -53,6 +56,8 @@ def part(name: str) -> str:
             return api.page()
         case "states":
             return options.states()
+        case "advantages":
+            return advantages.comparison()
         case "agent":
             return options.agent()
         case "job":
