@@ -110,8 +110,8 @@ def submit_plain(federation: Federation, number: int) -> None:
     people, model = f"ids-{number}", f"plain-{number}"
     federation.submit(people, "align", method="hashed")
     federation.submit(model, "train", "plain", alignment=people, planted=True)
-    new = {"table": "new", "alignment": "new-ids", "model": model}
-    federation.submit(f"guess-{number}", "predict", **new)
+    guess = f"guess-{number}"
+    federation.submit(guess, "predict", table="new", alignment="new-ids", model=model)
 
 
 def submit_charged(federation: Federation, number: int) -> None:
@@ -138,11 +138,8 @@ def undisturbed(folder: Path, preloaded: Preloaded | None) -> dict[str, Any]:
             federation.submit(SCORED, "score", "score", table="new", model="plain-0")
             federation.finish(["plain-0", "guess-0", "exact-0"], PATIENCE)
             federation.wait(lambda: scores(federation, federation.new) is not None, PATIENCE)
-            found = (
-                outcome(federation, 0)
-                | {"asked": asked(federation, 0)}
-                | {"scores": scores(federation, federation.new)}
-            )
+            found = outcome(federation, 0) | {"asked": asked(federation, 0)}
+            found["scores"] = scores(federation, federation.new)
         known.write_text(json.dumps(found))
     result: dict[str, Any] = json.loads(known.read_text())
     return result
