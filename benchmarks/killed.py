@@ -296,8 +296,8 @@ def free_ports(count: int) -> int:
 
 
 def outcome(federation: Federation, number: int) -> dict[str, Any]:
-    """What a cycle of jobs came to: parameters, metrics, predictions, and how much was asked."""
-    plain, exact = f"plain-{number}", f"exact-{number}"
+    """What a training without noise came to: parameters, metrics, summary and predictions."""
+    plain = f"plain-{number}"
     run = federation.folder_of("bank", plain) / "run"
     found: dict[str, Any] = {}
     for name in PARTIES:
@@ -310,9 +310,14 @@ def outcome(federation: Federation, number: int) -> dict[str, Any]:
     found["summary"] = figures(json.loads((run / "summary.json").read_text()))
     guesses = federation.folder_of("bank", f"guess-{number}") / "predictions.csv"
     found["predictions"] = hashlib.sha256(guesses.read_bytes()).hexdigest()
-    charged = json.loads((federation.folder_of("bank", exact) / "run/summary.json").read_text())
-    found["charged training"] = [charged[key] for key in ("queries", "rounds")]
     return found
+
+
+def asked(federation: Federation, number: int) -> list[Any]:
+    """How much was asked in a training that is charged: queries of each member, and rounds."""
+    run = federation.folder_of("bank", f"exact-{number}") / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    return [summary["queries"], summary["rounds"]]
 
 
 def figures(tree: Any) -> Any:

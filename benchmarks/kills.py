@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from killed import PARTIES, Federation, exact_rows, outcome
+from killed import PARTIES, Federation, asked, exact_rows, outcome
 from preloaded import Preloaded
 
 SCORED, TOLERANCE = "online", 1e-6
@@ -105,14 +105,17 @@ def scores(federation: Federation, ids: list[str]) -> dict[str, float] | None:
     return {row["id"]: row["probability_1"] for row in found["scores"]}
 
 
-def submit_cycle(federation: Federation, number: int) -> None:
-    """An alignment, a training without noise and its prediction; and one that is charged."""
-    people = f"ids-{number}"
+def submit_plain(federation: Federation, number: int) -> None:
+    """An alignment, a training without noise that waits for it, and a prediction that waits on."""
+    people, model = f"ids-{number}", f"plain-{number}"
     federation.submit(people, "align", method="hashed")
-    federation.submit(f"plain-{number}", "train", "plain", alignment=people, planted=True)
-    federation.submit(
-        f"guess-{number}", "predict", table="new", alignment="new-ids", model=f"plain-{number}"
-    )
+    federation.submit(model, "train", "plain", alignment=people, planted=True)
+    guess = f"guess-{number}"
+    federation.submit(guess, "predict", table="new", alignment="new-ids", model=model)
+
+
+def submit_charged(federation: Federation, number: int) -> None:
+    """A training under a guarantee, which is charged to the ledger."""
     federation.submit(f"exact-{number}", "train", "exact", alignment="ids")
 
 
@@ -130,11 +133,13 @@ def undisturbed(folder: Path, preloaded: Preloaded | None) -> dict[str, Any]:
             begin(federation)
             federation.finish(["ids", "new-ids"], PATIENCE)
             federation.create_ledger(1)
-            submit_cycle(federation, 0)
+            submit_plain(federation, 0)
+            submit_charged(federation, 0)
             federation.submit(SCORED, "score", "score", table="new", model="plain-0")
             federation.finish(["plain-0", "guess-0", "exact-0"], PATIENCE)
             federation.wait(lambda: scores(federation, federation.new) is not None, PATIENCE)
-            found = outcome(federation, 0) | {"scores": scores(federation, federation.new)}
+            found = outcome(federation, 0) | {"asked": asked(federation, 0)}
+            found["scores"] = scores(federation, federation.new)
         known.write_text(json.dumps(found))
     result: dict[str, Any] = json.loads(known.read_text())
     return result
@@ -146,8 +151,8 @@ class Torment:
     def __init__(self, federation: Federation, seed: int, wanted: int) -> None:
         self._federation, self._wanted = federation, wanted
         self._file = federation.folder / "kills.json"
-        self.known: dict[str, Any] = {"kills": {}, "blows": 0, "cycles": 0, "seconds": 0.0}
-        self.known |= {"scores": 0, "refused": 0, "furthest": 0.0, "wrong": []}
+        self.known: dict[str, Any] = {"kills": {}, "blows": 0, "plain": 0, "exact": 0}
+        self.known |= {"seconds": 0.0, "scores": 0, "refused": 0, "furthest": 0.0, "wrong": []}
         if self._file.exists():
             self.known = json.loads(self._file.read_text())
         self._chance = random.Random(f"{seed} {self.kills}")
@@ -167,20 +172,23 @@ class Torment:
 
     def tend(self) -> None:
         """Submit what comes next, and see that nothing has ended but well."""
-        federation, number = self._federation, self.known["cycles"]
+        federation, known = self._federation, self.known
         states = federation.states()
         if not states:
             begin(federation)
-        elif states["ids"] == states["new-ids"] == "finished" and not number:
+        elif states["ids"] == states["new-ids"] == "finished" and not known["plain"]:
             federation.create_ledger(RUNS)
-            submit_cycle(federation, 0)
+            submit_plain(federation, 0)
             federation.submit(SCORED, "score", "score", table="new", model="plain-0")
-            self.known["cycles"] = 1
-        elif number and self.kills < self._wanted:
-            last = [states[f"{kind}-{number - 1}"] for kind in ("plain", "guess", "exact")]
-            if set(last) == {"finished"}:
-                submit_cycle(federation, number)
-                self.known["cycles"] = number + 1
+            submit_charged(federation, 0)
+            known["plain"] = known["exact"] = 1
+        elif known["plain"] and self.kills < self._wanted:
+            if states[f"guess-{known['plain'] - 1}"] == "finished":
+                submit_plain(federation, known["plain"])
+                known["plain"] += 1
+            if states[f"exact-{known['exact'] - 1}"] == "finished":
+                submit_charged(federation, known["exact"])
+                known["exact"] += 1
         self.save()
 
     def blow(self) -> None:
@@ -277,13 +285,15 @@ def judge(
 ) -> None:
     """Hold what came of it against the undisturbed run, and write it down."""
     unlike: list[str] = []
-    for number in range(known["cycles"]):
+    for number in range(known["plain"]):
         found = outcome(federation, number)
         unlike += [f"{key} of {number}" for key in found if found[key] != truth[key]]
+    for number in range(known["exact"]):
+        unlike += [f"queries of {number}"] * (asked(federation, number) != truth["asked"])
     charged = exact_rows(federation)
     each = exact_rows(Federation(federation.folder.parent / "undisturbed"))
     assert len(each) == 1, each
-    assert [*charged.values()] == [*each.values()] * known["cycles"], charged
+    assert [*charged.values()] == [*each.values()] * known["exact"], charged
     assert not unlike, unlike
     assert not known["wrong"], known["wrong"]
     assert known["scores"] > 100, known
@@ -296,8 +306,8 @@ def judge(
         "preloaded": options.preloaded,
         "minutes": round(known["seconds"] / 60, 1),
         "jobs": len(states),
-        "trainings_without_noise_as_undisturbed": known["cycles"],
-        "trainings_charged_once": known["cycles"],
+        "trainings_without_noise_as_undisturbed": known["plain"],
+        "trainings_charged_once": known["exact"],
         "releases_charged": sum(len(rows["replies"]) + rows["steps"] for rows in charged.values()),
         "releases_charged_twice": 0,
         "scores_answered": 5 * known["scores"],
