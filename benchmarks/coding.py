@@ -2,7 +2,8 @@
 
 Arrays of [64, 64] standard normal numbers; for the codecs of queries, pairs [2, 64, 64] that lie
 2λ times a standard normal number apart, λ = 1e-3. Errors are squared, relative to the squared
-numbers; those of pairs are of the difference of both points, which is what a query is for.
+numbers; those of pairs are of the difference of both points, which is what a query is for. The
+gain is how long a step along what arrives is, where 1 is as long as one along the numbers.
 
 Run: ``python benchmarks/coding.py [--repeats 200] [--json FILE]``
 """
@@ -42,6 +43,7 @@ SINGLE: dict[str, Codec] = {
     "top-k 0.3": TopK(fraction=0.3),
     "sign": Sign(),
     "sign array": Sign(scale="array"),
+    "sign array, gain 1": Sign(scale="array", gain="one"),
     "hexagonal 8": Lattice(),
     "hexagonal 4": Lattice(bits=4),
     "hexagonal 2": Lattice(bits=2),
@@ -68,6 +70,11 @@ def relative(found: Tensor, true: Tensor) -> float:
     return float((found - true).square().sum() / true.square().sum())
 
 
+def gain(found: Tensor, true: Tensor) -> float:
+    """Length of a step along ``found``, of that along ``true``."""
+    return float((found * true).sum() / true.square().sum())
+
+
 def microseconds(work: Callable[[], object], repeats: int) -> float:
     """Median time of one call."""
     times = []
@@ -81,17 +88,21 @@ def microseconds(work: Callable[[], object], repeats: int) -> float:
 def show(
     codecs: dict[str, Codec], array: Tensor, told: Callable[[Tensor], Tensor], repeats: int
 ) -> list[dict[str, Any]]:
-    """One line for each codec; the error is of what the array ``told``."""
+    """One line for each codec; error and gain are of what the array ``told``."""
     shape = tuple(array.shape)
     rows = []
-    print(f"{list(shape)!s:<24} {'bytes':>7} {'error':>9} {'encode µs':>10} {'decode µs':>10}")
+    words = f"{'bytes':>7} {'error':>9} {'gain':>6} {'encode µs':>10} {'decode µs':>10}"
+    print(f"{list(shape)!s:<24} {words}")
     for name, codec in codecs.items():
         data = codec.encode(array)
-        error = relative(told(codec.decode(data, shape)), told(array))
+        arrived, sent = told(codec.decode(data, shape)), told(array)
+        error, length = relative(arrived, sent), gain(arrived, sent)
         encode = microseconds(partial(codec.encode, array), repeats)
         decode = microseconds(partial(codec.decode, data, shape), repeats)
-        print(f"{name:<24} {len(data):>7,} {error:>9.2g} {encode:>10.0f} {decode:>10.0f}")
+        figures = f"{len(data):>7,} {error:>9.2g} {length:>6.3f} {encode:>10.0f} {decode:>10.0f}"
+        print(f"{name:<24} {figures}")
         row = {"codec": name, "shape": list(shape), "bytes": len(data), "error": error}
+        row |= {"gain": length}
         rows.append(row | {"encode_microseconds": encode, "decode_microseconds": decode})
     return rows
 

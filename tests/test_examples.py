@@ -68,7 +68,12 @@ def test_own_client_model_is_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem
+    "config",
+    [
+        *sorted((ROOT / "experiments").glob("*.yaml")),
+        *sorted((ROOT / "experiments/peers").iterdir()),
+    ],
+    ids=lambda path: path.stem,
 )
 def test_experiment_starts(config: Path, mnist_root: Path, tmp_path: Path) -> None:
     root = f"data.root={mnist_root}"

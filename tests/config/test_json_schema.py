@@ -15,7 +15,11 @@ from vertizo.config.error_lines import read_yaml
 
 ROOT = Path(__file__).parents[2]
 FILES = {
-    "train": [*ROOT.glob("experiments/*.yaml"), *ROOT.glob("examples/*.yaml")],
+    "train": [
+        *ROOT.glob("experiments/*.yaml"),
+        *ROOT.glob("experiments/peers/*.yaml"),
+        *ROOT.glob("examples/*.yaml"),
+    ],
     "study": [*ROOT.glob("experiments/papers/*.yaml")],
     "serve": [ROOT / "examples/federation/hospital.yaml"],
     "join": [ROOT / "examples/federation/lab.yaml", ROOT / "examples/federation/clinic.yaml"],

@@ -16,7 +16,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, final_relu: bool) -
     """Linear layers with ReLU between; inputs are flattened behind the batch.
 
     VFL-Cascaded's client is ``mlp(n, [], 128, final_relu=True)``, VFL-CZOFO's
-    ``mlp(n, [], 64, final_relu=False)``; their servers are ``mlp(n, [128], classes)``.
+    ``mlp(n, [], 64, final_relu=True)``; their servers are ``mlp(n, [128], classes)``.
     """
     widths = [inputs, *hidden, outputs]
     parts: list[nn.Module] = [nn.Flatten()]

@@ -24,17 +24,22 @@ def back(codec: Codec, array: Tensor) -> Tensor:
     return codec.decode(codec.encode(array), tuple(array.shape))
 
 
-def check_codec(codec: Codec, *, error: float, tight: bool = True, seed: int = 0) -> None:
+def check_codec(
+    codec: Codec, *, error: float, tight: bool = True, gain: float = 1.0, seed: int = 0
+) -> None:
     """AssertionError, in one line, unless a codec does what every codec must.
 
     Arrays come back in shape and nearly as they were, in as many bytes as announced; the same array
     makes the same bytes; bytes that fit no shape are refused, and none crash; what is not finite
-    stays so; and its three flags are true: on ``mixes_records`` rests what a guarantee covers.
+    stays so; steps along what arrives are as long as claimed; and its three flags are true: on
+    ``mixes_records`` rests what a guarantee covers.
 
     Args:
         codec: made of its options.
         error: the largest that it claims, relative to the largest number of an array.
         tight: whether an array of one axis can come within a factor of four of that.
+        gain: how long a step along what arrives of 100 normal numbers is, where 1 is the step along
+            the numbers themselves; replies of another gain change the clients' learning rate.
         seed: of arrays and bytes that are drawn.
     """
     random = np.random.default_rng(seed)
@@ -46,6 +51,7 @@ def check_codec(codec: Codec, *, error: float, tight: bool = True, seed: int = 0
     decodes_or_refuses(codec, memoryview(b""), (2**31 - 1, 0, 2**31 - 1))
     generator = torch.Generator().manual_seed(seed)
     _is_as_exact_as_claimed(codec, error, tight)
+    _keeps_the_length_of_steps(codec, gain, generator)
     _is_the_same_for_any_view(codec, generator)
     _gives_arrays_of_the_receivers_own(codec, generator)
     _refuses_other_sizes(codec, generator)
@@ -87,6 +93,13 @@ def _is_as_exact_as_claimed(codec: Codec, error: float, tight: bool) -> None:
     far = float((back(codec, array) - array).abs().amax())
     demand(far <= error * (1 + 1e-5), f"{codec!r}: an error of {far:.4g}; {error:.4g} is claimed")
     demand(far >= error / 4 or not tight, f"{codec!r} is better than the error {error:.4g}: {far}")
+
+
+def _keeps_the_length_of_steps(codec: Codec, gain: float, generator: torch.Generator) -> None:
+    rows = torch.randn(300, 100, generator=generator)
+    arrived = torch.stack([back(codec, row) for row in rows])
+    found = float((rows * arrived).sum() / rows.square().sum())
+    demand(abs(found - gain) <= 0.02, f"{codec!r}: a gain of {found:.4g}; {gain:.4g} is claimed")
 
 
 def _is_the_same_for_any_view(codec: Codec, generator: torch.Generator) -> None:

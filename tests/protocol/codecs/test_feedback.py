@@ -187,6 +187,7 @@ def test_which_codecs_settle() -> None:
     """Told from a sample, and seen in use: the error of a constant falls, or does not."""
     array = normal(1, 1, 64, 64)
     settling = [NoCompression(), Uniform(bits=8), Uniform(bits=2), TopK(fraction=0.01), Sign()]
+    settling.append(Sign(gain="one"))
     for codec in (*settling, Uniform(bits=1)):
         assert (loss_of(codec, 64) <= MOST) == (codec in settling), codec
         known = torch.zeros_like(array)
