@@ -89,6 +89,12 @@ def test_a_short_run_of_every_method() -> None:
         repeat(content, label, path=path)
 
 
+def test_private_replies() -> None:
+    """The seeded noise of a guarantee as well."""
+    content, path = kept("private_replies.json"), ROOT / "examples" / "private_replies.yaml"
+    repeat(content, "dpzv", path=path)
+
+
 def test_a_row_of_the_defaults() -> None:
     content = kept("defaults.json")["breast-cancer"]
     repeat(content, "dpzv", "data.name=breast-cancer")
