@@ -209,6 +209,7 @@ def excused() -> dict[str, str]:
     return found
 
 
+@pytest.mark.processes  # git
 def test_results_are_as_new_as_the_code_or_say_why_they_hold() -> None:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of the repository")
