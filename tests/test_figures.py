@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -180,9 +181,37 @@ def changed_since(commit: str, *own: str) -> str:
     if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
         return f"names a commit that is not here: {commit}"
     paths = git("diff", "--name-only", commit, "--", *NUMBERS_COME_FROM, *own).splitlines()
+    paths = [path for path in paths if meaning(git_file(commit, path)) != meaning(file_now(path))]
     return (
         f"is older ({commit}) than changes to {paths[0]} and {len(paths) - 1} more" if paths else ""
     )
+
+
+def git_file(commit: str, path: str) -> str:
+    done = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True)
+    return f"{path}\n{done.stdout.decode()}" if done.returncode == 0 else ""
+
+
+def file_now(path: str) -> str:
+    there = ROOT / path
+    return f"{path}\n{there.read_text('utf-8')}" if there.is_file() else ""
+
+
+def meaning(text: str) -> str:
+    """Of a path and a content, what is done: Python without comments and docstrings."""
+    path, _, content = text.partition("\n")
+    if not path.endswith(".py"):
+        return content
+    tree = ast.parse(content)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            kept = [each for each in body if not is_text(each)]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def why_stale(path: Path) -> str:
@@ -210,6 +239,14 @@ def excused() -> dict[str, str]:
 
 
 @pytest.mark.processes  # git
+def test_words_do_not_make_a_result_older() -> None:
+    before = 'a.py\ndef f(x):\n    """One."""\n    return x'
+    assert meaning(before) == meaning("a.py\ndef f(x):  # two\n    return x")
+    assert meaning(before) != meaning("a.py\ndef f(x):\n    return -x")
+    assert meaning("a.yaml\nx: 1") != meaning("a.yaml\nx: 1  # one")
+    assert meaning("") != meaning("a.py\n"), "a file that is gone"
+
+
 def test_results_are_as_new_as_the_code_or_say_why_they_hold() -> None:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of the repository")
