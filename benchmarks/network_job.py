@@ -15,7 +15,7 @@ journals and checkpoints. Three jobs are measured in turn with bare streams with
 On a machine that all parties share, more clients are more processes on the same cores, whose caches
 they take from each other. So the CPU time of a round is told apart: the label holder's process, and
 those of all clients together (Linux only). Rounds per CPU second of the label holder are what its
-machine is sized by; ``over_4`` has the rates over those with 4 clients.
+machine is sized by; ``/bare_cpu`` is the ratio of rates where other work takes no core away; ``over_4`` has the rates over those with 4 clients.
 
 Run: ``python benchmarks/network_job.py [--seconds 1] [--repeats 5] [--json FILE]``
 """
@@ -317,24 +317,29 @@ def main() -> None:
             for way in WAYS[1:]:
                 row[f"{way}/bare"] = report.median_ratio(measured, way, "bare")
             for way in WAYS:
-                for side, spent in zip(SIDES, zip(*ways.cpu[way], strict=True), strict=True):
-                    row[f"{way}_{side}_us"] = statistics.median(spent)
+                for side, each in zip(SIDES, zip(*ways.cpu[way], strict=True), strict=True):
+                    row[f"{way}_{side}_us"] = statistics.median(each)
+            spent = {way: sum(row[f"{way}_{side}_us"] for side in SIDES) for way in WAYS}
+            for way in WAYS[1:]:
+                row[f"{way}/bare_cpu"] = spent["bare"] / spent[way]
             rows.append(row)
             rates = "".join(f"{row[way]:>12,.0f}" for way in WAYS)
             ratios = "".join(f"{row[f'{way}/bare']:>14.2f}" for way in WAYS[1:])
             print(f"{clients:>7}{rates}{ratios}", flush=True)
             for side in SIDES:
-                spent = "".join(f"{row[f'{way}_{side}_us']:>12,.0f}" for way in WAYS)
-                print(f"{'':>7}{spent} µs of CPU a round, {side}", flush=True)
+                times = "".join(f"{row[f'{way}_{side}_us']:>12,.0f}" for way in WAYS)
+                print(f"{'':>7}{times} µs of CPU a round, {side}", flush=True)
+            shares = "".join(f"{row[f'{way}/bare_cpu']:>12.2f}" for way in WAYS[1:])
+            print(f"{'':>19}{shares} of bare, by CPU time", flush=True)
     four = next((row for row in rows if row["clients"] == 4), None)
     grown = [
         {"clients": row["clients"]} | {way: row[way] / four[way] for way in WAYS}
         for row in rows
         if four is not None and row["clients"] > 4
     ]
-    for each in grown:
-        words = ", ".join(f"{way} {each[way]:.2f}" for way in WAYS)
-        print(f"{each['clients']} clients over 4: {words}")
+    for growth in grown:
+        shown = ", ".join(f"{way} {growth[way]:.2f}" for way in WAYS)
+        print(f"{growth['clients']} clients over 4: {shown}")
     summary = [
         report.line(
             f"DPZV job, {row['clients']} clients",
