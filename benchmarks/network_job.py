@@ -15,7 +15,8 @@ journals and checkpoints. Three jobs are measured in turn with bare streams with
 On a machine that all parties share, more clients are more processes on the same cores, whose caches
 they take from each other. So the CPU time of a round is told apart: the label holder's process, and
 those of all clients together (Linux only). Rounds per CPU second of the label holder are what its
-machine is sized by; ``/bare_cpu`` is the ratio of rates where other work takes no core away; ``over_4`` has the rates over those with 4 clients.
+machine is sized by; ``/bare_cpu`` is the ratio of rates where other work takes no core away;
+``over_4`` has the rates over those with 4 clients.
 
 Run: ``python benchmarks/network_job.py [--seconds 1] [--repeats 5] [--json FILE]``
 """
