@@ -12,12 +12,21 @@ journals and checkpoints. Three jobs are measured in turn with bare streams with
   parties share, this is what the label holder's process can take; elsewhere clients have cores of
   their own.
 
+On a machine that all parties share, more clients are more processes on the same cores, whose caches
+they take from each other. So the CPU time of a round is told apart: the label holder's process, and
+those of all clients together (Linux only). Rounds per CPU second of the label holder are what its
+machine is sized by; ``/bare_cpu`` is the ratio of rates where other work takes no core away;
+``over_4`` has the rates over those with 4 clients.
+
 Run: ``python benchmarks/network_job.py [--seconds 1] [--repeats 5] [--json FILE]``
 """
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import os
+import statistics
 import struct
 import tempfile
 import threading
@@ -33,7 +42,7 @@ from typing import Any
 import report
 import torch
 
-from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
+from network import ANSWER, ASK, bare, client_name, serve_bare
 from vertizo.core.memory import keep_freed_memory
 from vertizo.network import frames
 from vertizo.network.authority import issue
@@ -49,9 +58,13 @@ from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query, Reply, Upload
 from vertizo.run.experiment import Experiment
 
-CLIENTS = (1, 4, 16)
+CLIENTS = (1, 4, 16, 32)
 BATCH, DIM = 128, 64
 WAYS = ("bare", "job", "aside", "network")
+SIDES = ("holder", "members")
+FORKS = multiprocessing.get_context("forkserver")
+"""Of a process that has imported all but gRPC: 130 processes begin in seconds, each on its own."""
+FORKS.set_forkserver_preload(["network_job"])
 
 
 def constant(queries: Sequence[Query], round_: int) -> list[Reply]:
@@ -210,19 +223,38 @@ def ask_bare(folder: Path, k: int, port: int, conductor: Connection) -> None:
             conductor.send(count / (time.perf_counter() - started))
 
 
+def cpu_seconds(processes: Sequence[Any]) -> float:
+    """Of all threads of these processes, so far; NaN where the system does not say."""
+    try:
+        files = [f for p in processes for f in Path(f"/proc/{p.pid}/task").glob("*/schedstat")]
+        return sum(int(file.read_text().split()[0]) for file in files) / 1e9 if files else math.nan
+    except OSError:
+        return math.nan
+
+
 @dataclass(frozen=True)
 class Ways:
     """Processes that wait to be told what to do."""
 
-    servers: dict[str, Connection]
-    clients: list[Connection]
+    told: dict[str, list[Connection]]
+    """Whom to tell to begin: servers, and the clients of bare streams."""
+    holders: dict[str, Any]
+    members: dict[str, list[Any]]
+    """Processes of each way."""
+    cpu: dict[str, list[tuple[float, float]]]
+    """Microseconds of a round at the label holder, and at all members, of each measurement."""
 
     def measure(self, way: str, seconds: float) -> float:
         """Round trips per second of all clients together."""
-        asked = self.clients if way == "bare" else [self.servers[way]]
-        for conductor in asked:
+        sides = [self.holders[way]], self.members[way]
+        before = [cpu_seconds(side) for side in sides]
+        for conductor in self.told[way]:
             conductor.send(seconds)
-        return float(sum(conductor.recv() for conductor in asked))
+        rate = float(sum(conductor.recv() for conductor in self.told[way]))
+        spent = [cpu_seconds(side) - first for side, first in zip(sides, before, strict=True)]
+        holder, members = (1e6 * each / (rate * seconds) for each in spent)
+        self.cpu[way].append((holder, members))
+        return rate
 
 
 @contextmanager
@@ -230,26 +262,30 @@ def all_ways(folder: Path, clients: int) -> Iterator[Ways]:
     """Both jobs and the bare streams, with so many clients each."""
     processes = []
 
-    def start(target: Any, *arguments: Any) -> Connection:
-        near, far = SPAWN.Pipe()
-        process = SPAWN.Process(target=target, args=(folder, *arguments, far), daemon=True)
+    def start(target: Any, *arguments: Any) -> tuple[Connection, Any]:
+        near, far = FORKS.Pipe()
+        process = FORKS.Process(target=target, args=(folder, *arguments, far), daemon=True)
         process.start()
         processes.append(process)
-        return near
+        return near, process
 
+    ways = Ways({}, {}, {way: [] for way in WAYS}, {way: [] for way in WAYS})
     try:
-        servers = {way: start(serve_job, clients, way) for way in WAYS[1:]}
-        plain = start(serve_bare)
+        plain, ways.holders["bare"] = start(serve_bare)
         port = plain.recv()
-        for way, server in servers.items():
+        for way in WAYS[1:]:
+            server, ways.holders[way] = start(serve_job, clients, way)
             there = server.recv()
+            member = replay_job if way == "network" else join_job
             for k in range(clients):
-                start(replay_job if way == "network" else join_job, k, way, clients, there)
-            assert server.recv() == "ready"
+                ways.members[way].append(start(member, k, way, clients, there)[1])
+            ways.told[way] = [server]
         asking = [start(ask_bare, k, port) for k in range(clients)]
-        for one in asking:
-            assert one.recv() == "ready"
-        yield Ways(servers, asking)
+        ways.told["bare"], ways.members["bare"] = map(list, zip(*asking, strict=True))
+        for conductors in ways.told.values():
+            for one in conductors:
+                assert one.recv() == "ready"
+        yield ways
     finally:
         for process in processes:
             process.kill()
@@ -274,15 +310,37 @@ def main() -> None:
                 for way in WAYS:
                     ways.measure(way, options.seconds / 2)
                 asks = {way: partial(ways.measure, way, options.seconds) for way in WAYS}
+                for way in WAYS:
+                    ways.cpu[way].clear()
                 measured = report.in_turn(asks, options.repeats)
             row: dict[str, float] = {"clients": clients}
             row |= {way: report.median(measured, way) for way in WAYS}
             for way in WAYS[1:]:
                 row[f"{way}/bare"] = report.median_ratio(measured, way, "bare")
+            for way in WAYS:
+                for side, each in zip(SIDES, zip(*ways.cpu[way], strict=True), strict=True):
+                    row[f"{way}_{side}_us"] = statistics.median(each)
+            spent = {way: sum(row[f"{way}_{side}_us"] for side in SIDES) for way in WAYS}
+            for way in WAYS[1:]:
+                row[f"{way}/bare_cpu"] = spent["bare"] / spent[way]
             rows.append(row)
             rates = "".join(f"{row[way]:>12,.0f}" for way in WAYS)
             ratios = "".join(f"{row[f'{way}/bare']:>14.2f}" for way in WAYS[1:])
             print(f"{clients:>7}{rates}{ratios}", flush=True)
+            for side in SIDES:
+                times = "".join(f"{row[f'{way}_{side}_us']:>12,.0f}" for way in WAYS)
+                print(f"{'':>7}{times} µs of CPU a round, {side}", flush=True)
+            shares = "".join(f"{row[f'{way}/bare_cpu']:>12.2f}" for way in WAYS[1:])
+            print(f"{'':>19}{shares} of bare, by CPU time", flush=True)
+    four = next((row for row in rows if row["clients"] == 4), None)
+    grown = [
+        {"clients": row["clients"]} | {way: row[way] / four[way] for way in WAYS}
+        for row in rows
+        if four is not None and row["clients"] > 4
+    ]
+    for growth in grown:
+        shown = ", ".join(f"{way} {growth[way]:.2f}" for way in WAYS)
+        print(f"{growth['clients']} clients over 4: {shown}")
     summary = [
         report.line(
             f"DPZV job, {row['clients']} clients",
@@ -291,7 +349,7 @@ def main() -> None:
         )
         for row in rows
     ]
-    report.write(options, {"rows": rows}, summary, ("torch", "grpcio"))
+    report.write(options, {"rows": rows, "over_4": grown}, summary, ("torch", "grpcio"))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import pytest
 from tests.cutter import Cutter
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
+from vertizo.network import grpc_stream
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer
@@ -454,6 +455,35 @@ def test_ctrl_c_ends_an_ask_and_its_answer_is_no_later_asks(echo: Echo, made: Pa
             signal.signal(signal.SIGINT, before)
         echo.open.pop("bank")(b"to nobody")
         assert bank.ask(b"x") == b"x"
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "public"])
+def test_both_kinds_of_stream_do_the_same(
+    is_direct: bool, echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_direct:  # as where gRPC has no such calls any more
+        monkeypatch.setattr(grpc_stream.DirectStream, "__init__", lambda self, channel: None)
+    told: list[str] = []
+    with serve(echo, made) as server, channel(made, server.port, on_trouble=told.append) as bank:
+        assert bank.ask(b"x") == b"x"
+        assert bank.is_connected
+        kind = grpc_stream.DirectStream if is_direct else grpc_stream.PublicStream
+        assert type(bank._link._stream) is kind
+        assert bank.ask(bytes(200_000)) == b"200000"
+        assert bank.ask(b"later") == b"at last"
+        with pytest.raises(RunError, match="an array of another shape than agreed"):
+            bank.ask(b"refused")
+        server.close()
+        with serve(echo, made, listen=f"localhost:{server.port}"):
+            assert bank.ask(b"again") == b"again"
+            assert len(told) == 2
+            with ThreadPoolExecutor(1) as pool:
+                held = pool.submit(bank.ask, b"held")
+                soon(lambda: "bank" in echo.open)
+                bank.close()
+                with pytest.raises(RunError, match="closed on this side"):
+                    held.result(10)
+            soon(lambda: "bank" in echo.left[-1:])
 
 
 def test_a_second_connection_takes_the_place_of_the_first(echo: Echo, made: Path) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.notices import Alarm
 from vertizo.network import versions
 from vertizo.network.certificates import Credentials
+from vertizo.network.grpc_stream import BrokenStreamError, open_stream
 
 METHOD = "/vertizo.Parties/Ask"
 LARGEST_ANSWER = 1 << 30
@@ -142,11 +142,11 @@ class GrpcChannel:
                 if self._link is None:
                     self._link = _Link(self._server, self.credentials, self._options)
                 answer = self._link.ask(frame, self._trouble)
-            except grpc.RpcError as error:
+            except BrokenStreamError as error:
                 self._drop()
                 if self._closed.is_set():
                     break
-                code, details = error.code(), error.details() or ""
+                code, details = error.code, error.details
                 failures += code is grpc.StatusCode.INTERNAL and details.startswith("the server")
                 if failures >= FAILURES:
                     raise RunError(f"{self._server}: {details}") from None
@@ -224,28 +224,26 @@ class _Link:
             credentials.authority, credentials.key, credentials.certificate
         )
         self._channel = grpc.secure_channel(server, shown, options=options)
-        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None))
+        self._stream = open_stream(self._channel, METHOD)
         self.is_taken = False
 
     def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
         """Send, tell of trouble that is over once the server has taken the stream, and wait."""
-        self._frames.put(frame)
-        if not self.is_taken:
-            said = self._call.initial_metadata()  # returns as well when there is no connection
-            if problem := versions.problem(f"the label holder at {self._server}", said or ()):
+
+        def taken(said: Iterable[tuple[str, str | bytes]]) -> None:
+            if problem := versions.problem(f"the label holder at {self._server}", said):
                 raise RunError(problem)
-            if self._call.is_active():
-                self.is_taken = True
-                if trouble is not None:
-                    trouble.connected()
-        answer: bytes = next(self._call)
+            self.is_taken = True
+            if trouble is not None:
+                trouble.connected()
+
+        answer = self._stream.ask(frame, taken)
+        self.is_taken = True  # by a server that says nothing of itself
         return answer
 
     def close(self) -> None:
-        """Let go of it, and of the thread that takes frames."""
-        self._frames.put(None)
-        self._call.cancel()
+        """Let go of it."""
+        self._stream.close()
         self._channel.close()
 
 

@@ -298,7 +298,7 @@ class FederationService(MemberService):
             self._progressed(client)
             query = state.take(query)
         self._deliver(query)
-        self._after(started)
+        self._after(started, moved=bool(query))
 
     # What they are answered.
 
@@ -342,9 +342,10 @@ class FederationService(MemberService):
         for client in list(self._pending):
             self._offer(client)
 
-    def _after(self, started: float) -> None:
+    def _after(self, started: float, *, moved: bool = True) -> None:
         """After an answer: offer what is new, and keep what was worked out if it is much."""
-        self._offer_all()
+        if moved:  # of a query that only waits for its round, nothing follows
+            self._offer_all()
         self._archive.worked(time.perf_counter() - started)
 
     # Silent members.

@@ -17,12 +17,12 @@ import errno
 import os
 import struct
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+from vertizo.core import kernels
 from vertizo.core.errors import RunError
 from vertizo.core.randomness import Stream
 from vertizo.run import checkpoint
@@ -131,7 +131,7 @@ def _write_whole(file: int, parts: Sequence[bytes], place: int, *, sync: bool) -
 
 
 def _checksum(body: bytes, kind: int, segment: int) -> int:
-    return zlib.crc32(body, (segment << 8 | kind) & 0xFFFFFFFF)
+    return kernels.checksum(body, (segment << 8 | kind) & 0xFFFFFFFF)
 
 
 class Store:
@@ -230,7 +230,7 @@ class Slot:
         with writing(self._path):
             if self._file is None:
                 self._file = _open(self._path)
-            header = SLOT.pack(len(frame), zlib.crc32(frame))
+            header = SLOT.pack(len(frame), kernels.checksum(frame, 0))
             _write_whole(self._file, (header, frame), 0, sync=self._sync)
 
     def get(self) -> bytes | None:
@@ -243,7 +243,7 @@ class Slot:
             return None
         length, checksum = SLOT.unpack_from(content)
         frame = content[SLOT.size : SLOT.size + length]
-        return frame if len(frame) == length and zlib.crc32(frame) == checksum else None
+        return frame if len(frame) == length and kernels.checksum(frame, 0) == checksum else None
 
     def close(self) -> None:
         """Let go of the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from itertools import product
 from typing import Any
 
@@ -228,6 +229,17 @@ def test_a_descent_in_one_pass_is_one_in_three(way: Any) -> None:
         way.descend(parameters, velocity, gradient, 0.9, 0.3, 0.01)
         assert np.array_equal(velocity, moved), size
         assert np.array_equal(parameters, own), size
+
+
+@both_ways
+def test_a_checksum_is_that_of_zlib(way: Any) -> None:
+    content = RNG.bytes(70_000)
+    for length in (*range(150), 1000, 65_537, 70_000):
+        for start in (0, 1, 2**32 - 1):
+            for offset in (0, 3):
+                part = memoryview(content)[offset : offset + length]
+                assert way.checksum(part, start) == zlib.crc32(part, start), (length, start)
+    assert way.checksum(content[100:], way.checksum(content[:100], 0)) == zlib.crc32(content)
 
 
 @both_ways

@@ -7,6 +7,8 @@ words are those of `numpy.random.SFC64`, whose four words of state are an uint64
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,6 +130,11 @@ def apart(out: Numbers, points: Numbers, rows: Numbers, column: int) -> None:
 def highest(ids: Ids) -> int:
     """The largest, 0 where there is none."""
     return int(np.maximum.reduce(ids, initial=0))
+
+
+def checksum(content: bytes, start: int) -> int:
+    """CRC-32 of ``content`` after what has the checksum ``start`` < 2³²: that of `zlib.crc32`."""
+    return zlib.crc32(content, start)
 
 
 def distinct(places: NDArray[np.int32], ids: Ids) -> bool:
