@@ -10,5 +10,5 @@
 ==============  ===============================================================================
 """
 
-LOOKED_UP = "the label holder has what it asked for first"
+LOOKED_UP = "the label holder has the first records that it asked for"
 """What a member says once in its life, so that others see that it got so far."""

@@ -60,7 +60,7 @@ class ScoringMember:
         ask, said = frames.encode(ready), False
         while True:
             want = frames.expect(self._channel.ask(ask), Want)
-            if self.answered and not said:
+            if self.found and not said:
                 said = True
                 self._notice(LOOKED_UP)
             self.answered += len(want.keys)
