@@ -138,8 +138,10 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def command_line() -> str:
-    """The command as it was given."""
-    return shlex.join(["vertizo", *sys.argv[1:]])
+    """The command as it was given, without where it puts its results."""
+    words = iter(sys.argv[1:])
+    kept = [word for word in words if not (word == "--out" and next(words, True))]
+    return shlex.join(["vertizo", *(word for word in kept if not word.startswith("--out="))])
 
 
 def counted(number: int, what: str) -> str:

@@ -88,7 +88,7 @@ def test_exponents_are_shown_beside_the_bounds(monkeypatch: pytest.MonkeyPatch) 
         "batch-vafl": [[30.0, 31.0], [20.0, 21.0]],
     }
 
-    def results(tasks: Mapping[Any, Task], *_: Any, **__: Any) -> dict[Any, Any]:
+    def results(tasks: Mapping[Any, Task], *_: Any, **__: Any) -> tuple[dict[Any, Any], Any]:
         assert [task.name for task in tasks.values()] == list(rounds)
         assert {task.arguments[5] for task in tasks.values()} == {2}
         found = {}
@@ -96,10 +96,11 @@ def test_exponents_are_shown_beside_the_bounds(monkeypatch: pytest.MonkeyPatch) 
             own = rounds[task.name]
             sizes = SIZES if len(own) == 4 else [8, 16]
             found[key] = {"sizes": sizes, "rounds": own, "rates": [0.1] * len(own), "tried": []}
-        return found
+        return found, {"commits": ["abc1234"]}
 
     monkeypatch.setattr(scaling, "results", results)
     outcome = scaling.run(study(), ORDER)
+    assert outcome.made_by == {"commits": ["abc1234"]}
     flat, grown = outcome.grids[0].rows
     assert outcome.grids[0].columns[:5] == ("4", "8", "16", "32", "exponent")
     assert flat[-3].startswith("none visible: ")
