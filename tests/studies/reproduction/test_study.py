@@ -221,3 +221,18 @@ def test_the_configuration_for_train_and_compare_is_the_same() -> None:
         plain = configuration.load(ROOT / "experiments" / "cascaded_mnist.yaml", (), label)
         whole = configurations("cascaded-table2", quick=False)[label]
         assert plain.model_copy(update={"epochs": whole.epochs}) == whole
+
+
+def test_a_part_of_a_table_is_run() -> None:
+    found = study.only(study.load("czofo-table3"), ["accuracy", "total"])
+    assert isinstance(found, study.GridConfig)
+    run = [name for name, column in found.columns.items() if column.skip is None]
+    assert run == ["accuracy", "total"]
+    for columns, words in (
+        (["acuracy"], "'acuracy'; did you mean 'accuracy'"),
+        ([], "names none; the study has accuracy"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            study.only(study.load("czofo-table3"), columns)
+    with pytest.raises(ConfigError, match="this one is scaling"):
+        study.only(study.load("theory-scaling"), ["accuracy"])

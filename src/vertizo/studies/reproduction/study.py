@@ -312,6 +312,8 @@ def only(study: AnyStudy, columns: Sequence[str]) -> AnyStudy:
     """A study with nothing run in its other columns; ConfigError where it has no such column."""
     if not isinstance(study, GridConfig):
         raise ConfigError(f"--columns is for tables, sweeps and curves; this one is {study.kind}")
+    if not columns:
+        raise ConfigError(f"--columns names none; the study has {', '.join(study.columns)}")
     for name in columns:
         if name not in study.columns:
             hint = nearest(name, list(study.columns)) or f"; it has {', '.join(study.columns)}"
