@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -225,6 +226,10 @@ def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -
     agents.assert_charged_once()
 
 
+def _says(log: Path, words: str) -> bool:
+    return words in log.read_text()
+
+
 def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: Agents) -> None:
     """Those of the old one are worth nothing from then on, and no process was told of it."""
     for turn in ("first", "second"):
@@ -232,18 +237,19 @@ def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: A
     agents.align_by_hand()
     agents.submit("model", "train", {**EXACT, "epochs": 80})
     agents.moved(PATIENT)
-    for turn, dies in {"first": "north", "second": "bank"}.items():
+    taken = "a new certificate is in use"
+    logs = {name: agents.folder / "agents" / name / "jobs" / "model" / "log" for name in PARTIES}
+    for turn, (dies, stays) in {"first": ("north", "bank"), "second": ("bank", "north")}.items():
         for name in PARTIES:
             for file in (agents.folder / turn / name).iterdir():
                 file.replace(agents.folder / "certs" / name / file.name)
         # the other one's process goes on, and shows the new certificate to the one that begins
         assert agents.kill_process(dies, "model")
-        agents.moved(PATIENT)
+        shown = partial(_says, logs[stays], taken)
+        assert until(shown, PATIENT), agents.words
     agents.finish("model")
-    new = "a new certificate is in use"
-    assert [(agents.folder / f"{name}.log").read_text().count(new) for name in PARTIES] == [2, 2]
-    logs = [agents.folder / "agents" / name / "jobs" / "model" / "log" for name in PARTIES]
-    assert [path.read_text().count(new) for path in logs] == [1, 1]
+    assert [(agents.folder / f"{name}.log").read_text().count(taken) for name in PARTIES] == [2, 2]
+    assert [log.read_text().count(taken) for log in logs.values()] == [1, 1]
     assert "refused" not in agents.words
     agents.assert_charged_once(80)
 
