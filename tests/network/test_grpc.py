@@ -20,9 +20,10 @@ from pathlib import Path
 
 import pytest
 from tests.cutter import Cutter
+from tests.processes import held_port
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
-from vertizo.network import grpc_stream
+from vertizo.network import grpc_channel, grpc_stream
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer
@@ -324,6 +325,55 @@ def test_what_is_no_client_of_ours_harms_nobody(echo: Echo, made: Path) -> None:
                 assert said == b""  # not even HTTP/2's greeting
             assert bank.ask(b"2") == b"2"
     assert [member for member, _ in echo.asked] == ["bank", "bank"]
+
+
+def test_streams_of_another_method_or_a_certificate_that_cannot_be_read_end_alone(
+    echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(echo, made) as server, channel(made, server.port) as bank:
+        assert bank.ask(b"1") == b"1"
+        with monkeypatch.context() as patched:
+            patched.setattr(grpc_channel, "METHOD", "/vertizo.Parties/Tell")
+            with (
+                channel(made, server.port, "shop") as other,
+                pytest.raises(RunError, match="no server of vertizo"),
+            ):
+                other.ask(b"x")
+        with monkeypatch.context() as patched:
+            patched.setattr("vertizo.network.grpc.load_pem_x509_certificate", lambda shown: 1 / 0)
+            with (
+                channel(made, server.port, "shop") as other,
+                pytest.raises(RunError, match="the server failed; its log says how"),
+            ):
+                other.ask(b"x")
+        assert bank.ask(b"2") == b"2"
+    assert echo.left == ["bank"]
+
+
+def test_a_server_closes_whatever_its_members_are_at(echo: Echo, made: Path) -> None:
+    """gRPC's memory is in use by several threads at once, and ends in none of them too early."""
+    is_over = threading.Event()
+
+    def work(member: str, listen: int) -> None:
+        while not is_over.is_set():
+            with suppress(RunError), channel(made, listen, member, patience=0.0) as way:
+                for frame in (b"x", b"later", bytes(300_000), b"held"):
+                    way.ask(frame)
+
+    with held_port() as place, ThreadPoolExecutor(3) as pool:
+        port = place.getsockname()[1]
+        running = [pool.submit(work, member, port) for member in (*MEMBERS, "silent")]
+        for turn in range(20):
+            before = len(echo.asked)
+            with serve(echo, made, f"localhost:{port}"):
+                soon(lambda before=before: len(echo.asked) > before, 2.0)
+                time.sleep(0.01 * (turn % 5))
+                answers = list(echo.open.values())
+                for answer in answers[: turn % 2]:
+                    answer(b"at last")
+        is_over.set()
+        for each in running:
+            each.result(30)
 
 
 # --- limits

@@ -8,19 +8,20 @@ who asks. When a stream breaks, the member opens another and asks the same again
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
-from concurrent.futures import Future
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from cryptography.x509 import load_pem_x509_certificate
 
 from vertizo.core.errors import RunError, VertizoError
 from vertizo.network import versions
 from vertizo.network.certificates import Credentials
+from vertizo.network.grpc_calls import Call, Calls
 from vertizo.network.grpc_channel import (
     METHOD,
     GrpcChannel,
@@ -29,15 +30,13 @@ from vertizo.network.grpc_channel import (
     keepalive,
     why_not_listening,
 )
-from vertizo.network.transport import Answer, Service
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+from vertizo.network.transport import Service
 
 __all__ = ["GrpcChannel", "GrpcServer"]
 
 CLOSING_SECONDS = 2.0
 """For answers that are being written when the server closes."""
+CLOSING = "the server is closing"
 LARGEST = 2**31 - 1
 """Bytes of a message of gRPC."""
 log = logging.getLogger("vertizo.network")
@@ -78,25 +77,27 @@ class GrpcServer:
         self.strangers = 0
         """Connections that were refused, of parties that are no members."""
         self._rate, self._keepalive_seconds = rate, keepalive_seconds
-        self._streams: dict[str, _Stream] = {}
-        self._paces: dict[str, _Pace] = {}
+        self._calls: Calls | None = None
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
+        self._is_closing = False
+        self._streams: dict[str, Call] = {}
+        """The newest of each member."""
+        self._names: dict[Call, str] = {}
+        self._paces: dict[str, _Pace] = {}
         self.port = 0
 
     def __enter__(self) -> GrpcServer:
         """Listen; RunError where the address cannot be had, or the port is in use."""
-        started: Future[int] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(started)), name="vertizo-network", daemon=True
+        grpc, shown = grpc_module(), self.credentials
+        credentials = grpc.dynamic_ssl_server_credentials(
+            _configured(shown), self._renewed(shown), require_client_authentication=True
         )
+        self._calls = Calls(self, self._options(), self._listen, credentials)
+        self.port = self._calls.port
+        if not self.port:
+            raise RunError(f"cannot listen on {self._listen}: {why_not_listening(self._listen)}")
+        self._thread = threading.Thread(target=self._calls.run, name="vertizo-network", daemon=True)
         self._thread.start()
-        try:
-            self.port = started.result()
-        except BaseException:
-            self._thread.join()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,38 +105,17 @@ class GrpcServer:
 
     def close(self) -> None:
         """End all streams, once what was answered is written, and give the port back."""
-        if self._thread is not None and self._thread.is_alive():
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread is None or not self._thread.is_alive():
+            return
+        assert self._calls is not None
+        self._is_closing = True
+        for call in list(self._names):
+            call.end(grpc_module().StatusCode.UNAVAILABLE, CLOSING)
+        self._calls.shut()
+        self._thread.join(CLOSING_SECONDS)
+        if self._thread.is_alive():
+            self._calls.cancel()
             self._thread.join()
-
-    async def _serve(self, started: Future[int]) -> None:
-        grpc = grpc_module()
-        self._loop = asyncio.get_running_loop()
-        server = grpc.aio.server(options=self._options())
-        package, method = METHOD.strip("/").split("/")
-        shown, handler = self.credentials, grpc.stream_stream_rpc_method_handler(self._stream)
-        generic = grpc.method_handlers_generic_handler(package, {method: handler})
-        server.add_generic_rpc_handlers((generic,))
-        try:
-            credentials = grpc.dynamic_ssl_server_credentials(
-                _configured(shown), self._renewed(shown), require_client_authentication=True
-            )
-            port = server.add_secure_port(self._listen, credentials)
-            await server.start()
-        except RuntimeError:
-            await server.stop(None)
-            line = f"cannot listen on {self._listen}: {why_not_listening(self._listen)}"
-            started.set_exception(RunError(line))
-            return
-        except BaseException as error:
-            started.set_exception(error)
-            return
-        started.set_result(port)
-        await self._stop.wait()
-        for stream in list(self._streams.values()):
-            stream.end(grpc.StatusCode.UNAVAILABLE, "the server is closing")
-        await server.stop(CLOSING_SECONDS)
 
     @property
     def credentials(self) -> Credentials:
@@ -163,73 +143,71 @@ class GrpcServer:
             ("grpc.server_handshake_timeout_ms", 20_000),
         ]
 
-    async def _stream(self, _: AsyncIterator[bytes], context: Any) -> None:
-        """One stream, from its opening to its end."""
-        grpc = grpc_module()
-        names = context.auth_context().get("x509_common_name", [])
+    # What `Calls` tells of.
+
+    def opened(self, call: Call) -> None:
+        """As of a `Handler`: who is a member is let in, in place of an earlier stream of its."""
+        code = grpc_module().StatusCode
+        if call.method != METHOD:
+            call.end(code.UNIMPLEMENTED, "no such method")
+            return
+        identity = call.identity()
+        names = identity.get("x509_common_name", [])
         member = names[0].decode(errors="replace") if len(names) == 1 else ""
         if member not in self._members:
             self.strangers += 1
-            log.warning("refused %s, who calls itself %r", context.peer(), member)
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"{member!r} is no member of this federation"
-            )
-        shown = context.auth_context().get("x509_pem_cert", [b""])[0]
+            log.warning("refused %s, who calls itself %r", call.peer(), member)
+            call.end(code.PERMISSION_DENIED, f"{member!r} is no member of this federation")
+            return
+        shown = identity.get("x509_pem_cert", [b""])[0]
         self.seen[member] = load_pem_x509_certificate(shown).not_valid_after_utc
-        stream = _Stream()
-        before, self._streams[member] = self._streams.get(member), stream
+        before, self._streams[member] = self._streams.get(member), call
+        self._names[call] = member
         if before is not None:
             # as a rule the connection was cut, and only this side has not noticed yet
-            before.end(grpc.StatusCode.ABORTED, f"another connection of {member!r} took its place")
-        pace = self._paces.setdefault(member, _Pace(self._rate))
-        try:
-            await self._converse(member, stream, pace, context)
-        except asyncio.CancelledError:
-            if stream.reason is None:
-                raise
-        finally:
-            if self._streams.get(member) is stream:
-                del self._streams[member]
-                try:
-                    self._service.gone(member)
-                except Exception as error:
-                    log.error("%s left, and: %s: %s", member, type(error).__name__, error)
-        if stream.reason is not None:
-            await context.abort(*stream.reason)
+            before.end(code.ABORTED, f"another connection of {member!r} took its place")
+        if self._is_closing:
+            call.end(code.UNAVAILABLE, CLOSING)
+        call.accept(versions.METADATA)
 
-    async def _converse(self, member: str, stream: _Stream, pace: _Pace, context: Any) -> None:
-        """Asks and answers in turn, until either side ends it."""
-        grpc = grpc_module()
-        loop = asyncio.get_running_loop()
-        await context.send_initial_metadata(
-            versions.METADATA
-        )  # tells the member that it is connected
-        while stream.reason is None:
-            if wait := pace.wait():
-                await asyncio.sleep(wait)
-            frame = await context.read()
-            if frame is grpc.aio.EOF:
-                return
-            answer = stream.answer = loop.create_future()
-            try:
-                rest = self._service.ask(member, frame, _answering(loop, answer))
-            except VertizoError as error:
-                stream.reason = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:500]
-                return
-            except Exception as error:
-                log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
-                line = "the server failed at this ask; its log says how"
-                stream.reason = grpc.StatusCode.INTERNAL, line
-                return
-            del frame  # which may be long, and so may the wait
-            if rest is not None and not answer.done():
-                await asyncio.sleep(0)  # the other streams begin to write what they were answered
-                rest()
-                rest = None
-            await context.write(await answer)
-            stream.answer = None
+    def heard(self, call: Call, frame: bytes | None) -> None:
+        """As of a `Handler`: an ask, unless it is too early for it."""
+        if frame is None:
+            call.end(grpc_module().StatusCode.OK)
+            return
+        pace = self._paces.setdefault(self._names[call], _Pace(self._rate))
+        if wait := pace.wait():
+            assert self._calls is not None
+            self._calls.later(wait, call, partial(self._asked, call, frame))
+        else:
+            self._asked(call, frame)
+
+    def _asked(self, call: Call, frame: bytes) -> None:
+        member = self._names.get(call)
+        if member is None or self._streams.get(member) is not call:
+            return  # it is over
+        code = grpc_module().StatusCode
+        try:
+            rest = self._service.ask(member, frame, _Once(call))
+        except VertizoError as error:
+            call.end(code.FAILED_PRECONDITION, str(error)[:500])
+        except Exception as error:
+            log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
+            call.end(code.INTERNAL, "the server failed at this ask; its log says how")
+        else:
             if rest is not None:
                 rest()
+
+    def closed(self, call: Call) -> None:
+        """As of a `Handler`."""
+        member = self._names.pop(call, None)
+        if member is None or self._streams.get(member) is not call:
+            return
+        del self._streams[member]
+        try:
+            self._service.gone(member)
+        except Exception as error:
+            log.error("%s left, and: %s: %s", member, type(error).__name__, error)
 
 
 def _configured(shown: Credentials) -> Any:
@@ -238,41 +216,16 @@ def _configured(shown: Credentials) -> Any:
     return grpc_module().ssl_server_certificate_configuration([pair], shown.authority)
 
 
-class _Stream:
-    """A member's stream, of which there is one at a time."""
+class _Once:
+    """Takes the answer to one ask, from whatever thread; of several the first."""
 
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[bytes] | None = None
-        """To the ask that is open."""
-        self.reason: tuple[Any, str] | None = None
-        self._task = asyncio.current_task()
+    def __init__(self, call: Call) -> None:
+        self._call: Call | None = call
 
-    def end(self, code: Any, line: str) -> None:
-        """End it: now, or once the answer that is there is written."""
-        if self.reason is None:
-            self.reason = code, line
-            if self._task is not None and (self.answer is None or not self.answer.done()):
-                self._task.cancel()
-
-
-def _answering(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -> Answer:
-    """Takes the answer to one ask, from whatever thread."""
-    home = threading.get_ident()
-
-    def settle(content: bytes) -> None:
-        if not answer.done():
-            answer.set_result(content)
-
-    def take(content: bytes) -> None:
-        if threading.get_ident() == home:
-            settle(content)
-            return
-        try:
-            loop.call_soon_threadsafe(settle, content)
-        except RuntimeError:
-            log.debug("an answer came after the server had closed")
-
-    return take
+    def __call__(self, content: bytes) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.answer(content)
 
 
 class _Pace:
@@ -281,10 +234,10 @@ class _Pace:
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._due = 0.0
-        """When the asks so far would have been read at that rate."""
+        """When the asks so far would have been taken in at that rate."""
 
     def wait(self) -> float:
-        """Seconds until the next ask may be read."""
+        """Seconds until the next ask may be taken in."""
         if self._rate is None:
             return 0.0
         now, each = time.monotonic(), 1 / self._rate

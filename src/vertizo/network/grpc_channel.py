@@ -34,7 +34,6 @@ def grpc_module() -> Any:
     """gRPC, which otherwise writes each failed connection to standard error at length."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
-    import grpc.aio
 
     return grpc
 
