@@ -12,8 +12,10 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(  # the one list of all tests: a process has one such server
@@ -30,6 +32,25 @@ CONTEXT.set_forkserver_preload(  # the one list of all tests: a process has one 
         "vertizo.run.loop",
     ]
 )
+
+
+class Forked(ForkServerProcess):
+    """With the environment that the test has when it begins, and not its first test's."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        super().run()
+
+
+class Forks(ForkServerContext):
+    """In place of the context of `vertizo.studies.processes`."""
+
+    Process = Forked
 
 
 class Process:
