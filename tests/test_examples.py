@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from vertizo.__main__ import main
+from vertizo.config import schema as configuration
+from vertizo.studies import comparison
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
@@ -96,11 +98,19 @@ def test_every_script_has_a_test() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == known
 
 
+EXPERIMENTS = [
+    *sorted((ROOT / "experiments").glob("*.yaml")),
+    *sorted((ROOT / "experiments/peers").iterdir()),
+]
+LONG = ("imdb_minilm", "narrow_imdb", "wide_imdb")
+"""They tokenise 50,000 reviews first; amazon_minilm, narrow_mnist and wide_mnist go their ways."""
+
+
 @pytest.mark.parametrize(
     "config",
     [
-        *sorted((ROOT / "experiments").glob("*.yaml")),
-        *sorted((ROOT / "experiments/peers").iterdir()),
+        pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ())
+        for path in EXPERIMENTS
     ],
     ids=lambda path: path.stem,
 )
@@ -110,3 +120,9 @@ def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None
     narrow = ("client.components=16",) if config.stem == "narrow_imdb" else ()
     rounds = train(config, root, *few, *narrow)["rounds"]
     assert 0 < int(str(rounds)) <= 20  # tangents have their sweeps
+
+
+def test_all_methods_of_every_experiment_are_read() -> None:
+    for path in EXPERIMENTS:
+        assert configuration.load(path, [])
+        assert comparison.configurations(path, [], []) or "methods:" not in path.read_text()
