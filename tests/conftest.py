@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 
+from vertizo.studies import processes
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of all that tests start
 torch.set_num_threads(1)
 
 _NUMBERS = itertools.count()
@@ -19,6 +23,12 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """A state folder for each test: what ledgers leave there is no other test's, nor the user's."""
     place = tmp_path_factory.getbasetemp() / "state" / str(next(_NUMBERS))
     monkeypatch.setenv("XDG_STATE_HOME", str(place))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_processes() -> None:
+    """Runs of studies in processes that have PyTorch; those of `vertizo` as a process are cold."""
+    processes.CONTEXT = warm.Forks()  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,9 @@ Every number in a block that has a decimal point, a ``±``, a ``%`` or a unit, a
 table, must be in one of the files: as a number, as the mean of several seeds', or, with ``±``, as
 mean and spread of the same ones; in the unit that the page gives it, rounded to the digits shown.
 Where a file has a part named as the row or the column, it must be in that part. Not looked up are
-code, headers, a table's first column and its columns *published*, *ε* and *batch*, brackets that
-begin with *published*, and settings (``ε = 0.1``). More can stand in the mark, after semicolons:
+code, headers, a table's first column, its columns of settings (*published*, *ε*, *batch*,
+*embedding size*), brackets that begin with *published*, and settings (``ε = 0.1``). More can stand
+in the mark, after semicolons:
 
 * ``1.9 = 2.34 / 1.23``: a figure made of two others, which are in the files;
 * ``quoted 39 11.7``: figures of somebody else;
@@ -48,7 +49,7 @@ NOT_READ = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 NUMBER = re.compile(
-    r"(?<![\w.,])(?P<sign>[+−-]?)(?P<value>\d+(?:,\d{3})+|\d+(?:\.\d+)?)"
+    r"(?<![\w.,])(?P<sign>[+−-]?)(?P<value>\d+(?:,\d{3})+|\d+(?:\.\d+)?(?:e-\d+)?)"
     r"(?:\ ±\ (?P<spread>\d+(?:\.\d+)?))?"
     r"(?:\ ?(?P<unit>%|[KMG]B|MiB|ms|µs|s\b))?(?![\w]|[.,]\d)"
 )
@@ -64,7 +65,7 @@ UNITS = {
     "µs": (1, 1e6),
 }
 """What a number of a file is multiplied by, for each unit of a page."""
-LEFT_OUT = ("published", "ε", "batch")
+LEFT_OUT = ("published", "ε", "batch", "embedding size")
 CURVES = ("curve", "curves", "pictures", "resamples")
 NOT_FIGURES = ("seeds", "seed", "settings", "made_by")
 
@@ -83,12 +84,10 @@ class Figure:
 
     def matches(self, value: float, written: str) -> bool:
         """Whether a file's number is this one in some unit, rounded to the digits written."""
-        digits = len(written.partition(".")[2])
+        mantissa, _, exponent = written.partition("e")
         wanted = float(written.replace(",", ""))
-        return any(
-            abs(abs(value) * scale - wanted) <= 0.5000001 * 10**-digits
-            for scale in UNITS[self.unit]
-        )
+        room = 0.5000001 * 10 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+        return any(abs(abs(value) * scale - wanted) <= room for scale in UNITS[self.unit])
 
 
 @dataclass(frozen=True)

@@ -1,58 +1,80 @@
-"""Every example runs as its first lines say, shortened where it would take long."""
+"""Every example runs as its first lines say, shortened where it would take long.
+
+In this process, which has imported PyTorch; that a process can begin so, `tests.cli.test_help` and
+`tests.cli.test_train` see.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.processes
+from vertizo.__main__ import main
+from vertizo.config import schema as configuration
+from vertizo.studies import comparison
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
-assert SCRIPTS
 assert CONFIGS
-FEW = ("data.limit=200", "data.test_limit=100", "data.length=32")
-FEW_TEXTS = {"narrow_imdb": (*FEW, "client.components=16"), "wide_imdb": FEW}
-"""Experiments whose texts all go through MiniLM first, which takes minutes."""
+FEW = ("rounds=20", "data.limit=4000", "data.test_limit=500")
+FEW_TEXTS = ("rounds=4", "data.limit=100", "data.test_limit=20", "data.length=24")
+"""Of experiments whose texts go through MiniLM, which takes minutes."""
+Run = Callable[..., str]
+Train = Callable[..., dict[str, object]]
 
 
-def run(arguments: list[str], folder: Path) -> str:
-    options = {"cwd": folder, "env": {**os.environ, "PYTHONWARNINGS": "error"}, "timeout": 300}
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
-    assert done.returncode == 0, done.stderr
-    notes = done.stderr.splitlines()
-    assert all(line.startswith("note: ") for line in notes), done.stderr
-    return done.stdout
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Call something in a folder of its own, with these arguments: what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(begin: Callable[[], object], *arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["vertizo", *arguments])
+        capfd.readouterr()
+        code = None
+        try:
+            begin()
+        except SystemExit as end:
+            code = end.code
+        out, err = capfd.readouterr()
+        assert not code, err
+        assert all(line.startswith("note: ") for line in err.splitlines()), err
+        return out
+
+    return call
 
 
-def train(config: Path, folder: Path, *settings: str) -> dict[str, object]:
-    options = [word for setting in settings for word in ("--set", setting)]
-    output = run(["-m", "vertizo", "train", str(config), "--json", *options], folder)
-    summary: dict[str, object] = json.loads(output.splitlines()[-1])
-    return summary
+@pytest.fixture
+def train(run: Run) -> Train:
+    """Train by a file with these settings: the summary."""
+
+    def call(config: Path, *settings: str) -> dict[str, object]:
+        options = [word for setting in settings for word in ("--set", setting)]
+        output = run(main, "train", str(config), "--json", *options)
+        summary: dict[str, object] = json.loads(output.splitlines()[-1])
+        return summary
+
+    return call
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_script(script: Path, tmp_path: Path) -> None:
-    assert run([str(script)], tmp_path)
+def script(name: str) -> Callable[[], object]:
+    return lambda: runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_config(config: Path, tmp_path: Path) -> None:
-    assert train(config, tmp_path, "epochs=10")["rounds"]
+def test_config(config: Path, train: Train) -> None:
+    assert train(config, "epochs=2")["rounds"]
 
 
-def test_private_replies_learn_within_their_budget(tmp_path: Path) -> None:
+def test_private_replies_learn_within_their_budget(train: Train) -> None:
     """What the example promises: an exact ε of 8, and clients that beat the frozen ones."""
     config = ROOT / "examples" / "private_replies.yaml"
-    trained = train(config, tmp_path)
-    frozen = train(config, tmp_path, "control=frozen", "epochs=10")
+    trained = train(config)
+    frozen = train(config, "control=frozen", "epochs=10")
     privacy = trained["privacy"]
     assert isinstance(privacy, dict)
     assert privacy["guarantee"] == "exact"
@@ -60,23 +82,47 @@ def test_private_replies_learn_within_their_budget(tmp_path: Path) -> None:
     assert float(str(trained["test_accuracy"])) > float(str(frozen["test_accuracy"])) + 0.3
 
 
-def test_own_client_model_is_trained(tmp_path: Path) -> None:
-    output = run([str(ROOT / "examples" / "own_client_model.py")], tmp_path)
+def test_own_client_model_is_trained(run: Run) -> None:
+    output = run(script("own_client_model.py"))
     trained, frozen = (float(line.split()[-2]) for line in output.splitlines()[:2])
     assert trained > frozen + 8
     assert "plain function" in output.splitlines()[2]
 
 
+def test_the_quickstart(run: Run) -> None:
+    assert run(script("quickstart.py"))
+
+
+def test_every_script_has_a_test() -> None:
+    known = {"own_client_model.py", "quickstart.py"}
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == known
+
+
+EXPERIMENTS = [
+    *sorted((ROOT / "experiments").glob("*.yaml")),
+    *sorted((ROOT / "experiments/peers").iterdir()),
+]
+LONG = ("imdb_minilm", "narrow_imdb", "wide_imdb")
+"""They tokenise 50,000 reviews first; amazon_minilm, narrow_mnist and wide_mnist go their ways."""
+
+
 @pytest.mark.parametrize(
     "config",
     [
-        *sorted((ROOT / "experiments").glob("*.yaml")),
-        *sorted((ROOT / "experiments/peers").iterdir()),
+        pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ())
+        for path in EXPERIMENTS
     ],
     ids=lambda path: path.stem,
 )
-def test_experiment_starts(config: Path, mnist_root: Path, tmp_path: Path) -> None:
+def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None:
     root = f"data.root={mnist_root}"
-    few = FEW_TEXTS.get(config.stem, ())
-    rounds = train(config, tmp_path, "rounds=20", root, *few)["rounds"]
+    few = FEW_TEXTS if config.stem.endswith(("imdb", "minilm")) else FEW
+    narrow = ("client.components=16",) if config.stem == "narrow_imdb" else ()
+    rounds = train(config, root, *few, *narrow)["rounds"]
     assert 0 < int(str(rounds)) <= 20  # tangents have their sweeps
+
+
+def test_all_methods_of_every_experiment_are_read() -> None:
+    for path in EXPERIMENTS:
+        assert configuration.load(path, [])
+        assert comparison.configurations(path, [], []) or "methods:" not in path.read_text()

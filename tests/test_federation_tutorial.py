@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from sklearn.datasets import load_breast_cancer
+from tests import warm
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 from tests.refusals import refused
 
@@ -52,10 +54,8 @@ class Reader:
         self.logs = folder / "logs"
         (tools := folder / "tools").mkdir()
         self.logs.mkdir()
-        for name, start in (("python", ""), ("vertizo", " -m vertizo")):
-            script = tools / name
-            script.write_text(f'#!/bin/sh\nexec "{sys.executable}"{start} "$@"\n')
-            script.chmod(0o755)
+        (tools / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (tools / "python").chmod(0o755)
         (tools / "sitecustomize.py").write_text(FIRST_IMPORT)
         (folder / "examples").symlink_to(ROOT / "examples")
         self.environment = {
@@ -66,7 +66,7 @@ class Reader:
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "200",
         }
-        self.open: dict[str, subprocess.Popen[bytes]] = {}
+        self.open: dict[str, warm.Process | subprocess.Popen[bytes]] = {}
         self._started = 0
 
     def run(self, block: str) -> None:
@@ -84,13 +84,18 @@ class Reader:
     def start(self, terminal: str, line: str) -> None:
         assert terminal not in self.open, "a terminal has one command at a time"
         self._started += 1
-        with (self.logs / f"{self._started:02}-{terminal}").open("wb") as log:
+        log = self.logs / f"{self._started:02}-{terminal}"
+        if line.startswith("vertizo "):
+            words = shlex.split(line)[1:]
+            self.open[terminal] = warm.Process(words, log, self.environment, self.place)
+            return
+        with log.open("wb") as output:
             self.open[terminal] = subprocess.Popen(
                 ["/bin/sh", "-c", line if "*" in line else f"exec {line}"],
                 cwd=self.place,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
             )
 

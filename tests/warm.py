@@ -1,8 +1,8 @@
-"""Processes of the command line that need not import PyTorch first.
+"""Processes of the command line, and of studies, that need not import PyTorch first.
 
-Importing it takes some four seconds of a core, which a test that kills thirty processes pays thirty
-times. These are forked from one process that has imported everything and done nothing. They
-otherwise begin as ``python -m vertizo`` does; tests of the very start use that.
+Importing it and scikit-learn takes some six seconds of a core, which a test that kills thirty
+processes pays thirty times. These are forked from one process that has imported everything and done
+nothing. They otherwise begin as ``python -m vertizo`` does; tests of the very start use that.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
+CONTEXT.set_forkserver_preload(  # the one list of all tests: a process has one such server
     [
         "torch",
+        "sklearn.linear_model",
+        "sklearn.metrics",
         "vertizo.cli.main",
         "vertizo.network.grpc",
         "vertizo.network.joining",
@@ -30,22 +34,39 @@ CONTEXT.set_forkserver_preload(
 )
 
 
-class Process:
-    """As much of `subprocess.Popen` as tests need."""
+class Forked(ForkServerProcess):
+    """With the environment that the test has when it begins, and not its first test's."""
 
-    def __init__(self, words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        super().run()
+
+
+class Forks(ForkServerContext):
+    """In place of the context of `vertizo.studies.processes`."""
+
+    Process = Forked
+
+
+class Process:
+    """As much of `subprocess.Popen` as tests need; its output is added to a file."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        place: Path | None = None,
+    ) -> None:
         log.touch()
-        kept = os.environ.get("OMP_NUM_THREADS")
-        os.environ["OMP_NUM_THREADS"] = "1"  # of the process that all are forked from
-        try:
-            self._process = CONTEXT.Process(
-                target=_begin, args=(list(words), log, dict(environment), Path.cwd())
-            )
-            self._process.start()
-        finally:
-            del os.environ["OMP_NUM_THREADS"]
-            if kept is not None:
-                os.environ["OMP_NUM_THREADS"] = kept
+        given = list(words), log, dict(environment or os.environ), place or Path.cwd()
+        self._process = CONTEXT.Process(target=_begin, args=given)
+        self._process.start()
         self.pid = self._process.pid
 
     def poll(self) -> int | None:

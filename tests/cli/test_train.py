@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.cli.conftest import Outcome, Vertizo, sets
 from tests.processes import until
 from tests.same import same
@@ -197,12 +198,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return run
 
 
-def started(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "vertizo", "train", *map(str, arguments)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> bool:
+def wait_for(process: warm.Process | subprocess.Popen[str], happened: Callable[[], bool]) -> bool:
     """Whether it happened before the process ended."""
     return until(lambda: process.poll() is not None or happened(), 120, 0.001) and (
         process.poll() is None
@@ -238,15 +234,16 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers(
     moments = [0, 1] + [round(total * (part + rng.random()) / 6) for part in (1, 2, 3)]
     for moment in moments:
         first = (reference / "config.yaml", "--out", folder)
-        with started(*(("--resume", folder) if folder.exists() else first)) as process:
-            assert wait_for(
-                process,
-                lambda m=moment: (folder / "config.yaml").exists() and evaluations(folder) >= m,  # type: ignore[misc]
-            )
-            time.sleep(rng.random() * 0.02)
-            process.kill()
-            assert process.communicate() == ("", ""), "nothing is said before the end"
-        assert process.returncode == -signal.SIGKILL
+        arguments = ("--resume", folder) if folder.exists() else first
+        process = warm.Process(["train", *map(str, arguments)], here / "said")
+        assert wait_for(
+            process,
+            lambda m=moment: (folder / "config.yaml").exists() and evaluations(folder) >= m,  # type: ignore[misc]
+        )
+        time.sleep(rng.random() * 0.02)
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+        assert (here / "said").read_bytes() == b"", "nothing is said before the end"
         assert not (folder / "summary.json").exists()
     assert vertizo("train", "--resume", folder).code == 0
     assert_same(folder, reference / "run")
@@ -258,7 +255,10 @@ def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
 ) -> None:
     reference, folder = whole("dpzv"), here / "my run"
     third = evaluations(reference / "run") // 3
-    with started(reference / "config.yaml", "--out", "my run", "--json") as process:
+    command = [sys.executable, "-m", "vertizo", "train", str(reference / "config.yaml")]
+    command += ["--out", "my run", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
         assert wait_for(process, lambda: evaluations(folder) >= third)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -6,7 +6,6 @@ also outlives a power cut rests on SQLite and on fsync, and is not tested here.
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import shutil
 import signal
@@ -21,24 +20,21 @@ from typing import Self
 import numpy as np
 import pytest
 from tests.privacy import ledger_server as server
+from tests.warm import CONTEXT
 
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import digest
 
 pytestmark = pytest.mark.processes
 
-FORKS = multiprocessing.get_context("forkserver")
-# Imported once: anew for each of hundreds of servers it would take longer than all else.
-FORKS.set_forkserver_preload(["vertizo.privacy.durable_ledger", "scipy.optimize", "scipy.special"])
-
 
 class Life:
     """One server, to be killed at that line of opening, or of answering one query; 0: at none."""
 
     def __init__(self, place: Place, opening: int = 0, answering: int = 0) -> None:
-        self._connection, theirs = FORKS.Pipe()
+        self._connection, theirs = CONTEXT.Pipe()
         given = place.path, place.witnesses, opening, answering, theirs
-        self._process = FORKS.Process(target=server.serve, args=given)
+        self._process = CONTEXT.Process(target=server.serve, args=given)
         self._process.start()
         theirs.close()
         self.pid = self._process.pid
@@ -265,7 +261,7 @@ def test_killed_while_a_ledger_is_made(tmp_path: Path) -> None:
         line += 1
         place = Place(tmp_path / str(line), seed=0)
         place.path.parent.mkdir()
-        maker = FORKS.Process(target=server.create, args=(place.path, place.witnesses, line))
+        maker = CONTEXT.Process(target=server.create, args=(place.path, place.witnesses, line))
         maker.start()
         maker.join(60)
         if maker.exitcode == 0:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import pytest
 import yaml
 from tests import deployments as dep
+from tests import warm
 from tests.processes import PATIENT, held_port, until
 
 from vertizo.network.agent import children as children_module
@@ -91,7 +92,7 @@ class Agents:
             "XDG_STATE_HOME": str(folder / "state"),
             "OMP_NUM_THREADS": "1",
         }
-        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.agents: dict[str, warm.Process] = {}
 
     def _write(self, name: str, tree: Any) -> Path:
         (self.folder / name).write_text(yaml.safe_dump(tree))
@@ -115,14 +116,9 @@ class Agents:
         return sorted((self.folder / "agents" / name / "jobs").glob("*"))
 
     def start(self, name: str) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.agents[name] = subprocess.Popen(
-                [sys.executable, "-m", "vertizo", "agent", str(self.folder / f"{name}.yaml")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-            )
+        words = ["agent", str(self.folder / f"{name}.yaml")]
+        log = self.folder / f"{name}.log"
+        self.agents[name] = warm.Process(words, log, self.environment)
 
     def kill_agent(self, name: str) -> None:
         """Kill it, and start it again; the processes of its jobs stay behind."""
@@ -310,7 +306,7 @@ def test_an_agent_that_is_asked_to_stop_leaves_no_process(agents: Agents) -> Non
     place = agents.folder / "agents" / "bank" / "jobs" / "long" / "run" / "checkpoints"
     assert until(lambda: any(place.glob("journal-*.log")), PATIENT), agents.words
     for name in PARTIES:
-        agents.agents[name].terminate()
+        agents.agents[name].send_signal(signal.SIGTERM)
         assert agents.agents[name].wait(PATIENT) == 0, agents.words
         assert not agents.kill_process(name, "long")
     assert agents.states("long") == ["running", "running"]

@@ -103,6 +103,9 @@ def scaled(pixels: NDArray[np.uint8], means: Sequence[float], spreads: Sequence[
     """
     result = torch.empty(pixels.shape, dtype=torch.float32)
     for channel, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
-        levels = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / spread
-        np.take(levels.astype(np.float32), pixels[:, channel], out=result[:, channel].numpy())
+        levels = ((np.arange(256, dtype=np.float32) / np.float32(255) - mean) / spread).astype("f4")
+        out = result[:, channel].numpy()
+        for start in range(0, len(pixels), 500):  # NumPy makes 64 bits of each index it takes
+            some = slice(start, start + 500)
+            np.take(levels, pixels[some, channel], out=out[some], mode="clip")
     return result
