@@ -40,8 +40,9 @@ class Top(Text):
         tuned(self, Tuning(part, last_blocks=None if part == "head" else last_blocks))
         layers = list(self.blocks.blocks.layer)
         at = len(layers) - (0 if trainable == "head" else last_blocks)
-        # In a list, so that they are no modules of this one: their layers already are.
-        self._lower, self._upper = ([_some(self.blocks.blocks, each)] for each in _cut(layers, at))
+        # In lists, so that they are no modules of this one: their layers already are.
+        self._lower = [_some(self.blocks.blocks, layers[:at])]
+        self._upper = [_some(self.blocks.blocks, layers[at:])]
         # Small: a large prompt would change what the pre-trained block says before it is trained.
         start = 0.02 * torch.randn(prompts, self.blocks.blocks.config.hidden_size)
         self.prompt = nn.Parameter(start) if trainable == "prompt" else None
@@ -72,10 +73,6 @@ class Top(Text):
                 made = _through(self._lower[0], self.words(rows), rows != 0)
             self._kept.update(zip((names[place] for place in new), made.clone(), strict=True))
         return torch.stack([self._kept[name] for name in names])
-
-
-def _cut(layers: list[nn.Module], at: int) -> tuple[list[nn.Module], list[nn.Module]]:
-    return layers[:at], layers[at:]
 
 
 def _some(encoder: Any, layers: list[nn.Module]) -> Any:

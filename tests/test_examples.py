@@ -18,7 +18,10 @@ CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
 assert SCRIPTS
 assert CONFIGS
 FEW = ("data.limit=200", "data.test_limit=100", "data.length=32")
-FEW_TEXTS = {"narrow_imdb": (*FEW, "client.components=16"), "wide_imdb": FEW}
+FEW_TEXTS = {
+    "narrow_imdb": (*FEW, "client.components=16"),
+    **dict.fromkeys(("wide_imdb", "amazon_parts", "amazon_rates"), FEW),
+}
 """Experiments whose texts all go through MiniLM first, which takes minutes."""
 
 
