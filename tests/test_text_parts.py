@@ -1,4 +1,4 @@
-"""`experiments/text_parts.py`: the module says what the model `text` says, at a part of its cost."""
+"""`experiments/text_parts.py`: its module says what the model `text` says, at part of its cost."""
 
 from __future__ import annotations
 
