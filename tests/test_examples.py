@@ -20,7 +20,7 @@ assert CONFIGS
 FEW = ("data.limit=200", "data.test_limit=100", "data.length=32")
 FEW_TEXTS = {
     "narrow_imdb": (*FEW, "client.components=16"),
-    **dict.fromkeys(("wide_imdb", "amazon_parts", "amazon_rates"), FEW),
+    **dict.fromkeys(("wide_imdb", "amazon_heads", "amazon_parts"), FEW),
 }
 """Experiments whose texts all go through MiniLM first, which takes minutes."""
 
