@@ -116,7 +116,7 @@ LONG = ("imdb_minilm", "narrow_imdb", "wide_imdb")
 )
 def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None:
     root = f"data.root={mnist_root}"
-    few = FEW_TEXTS if config.stem.endswith(("imdb", "minilm")) else FEW
+    few = FEW_TEXTS if config.stem.endswith(("imdb", "minilm", "heads", "parts")) else FEW
     narrow = ("client.components=16",) if config.stem == "narrow_imdb" else ()
     rounds = train(config, root, *few, *narrow)["rounds"]
     assert 0 < int(str(rounds)) <= 20  # tangents have their sweeps

@@ -18,6 +18,7 @@ FILES = {
     "train": [
         *ROOT.glob("experiments/*.yaml"),
         *ROOT.glob("experiments/peers/*.yaml"),
+        *ROOT.glob("experiments/full/*.yaml"),
         *ROOT.glob("examples/*.yaml"),
     ],
     "study": [*ROOT.glob("experiments/papers/*.yaml")],

@@ -251,6 +251,8 @@ client: {model: {name: text, trainable: head}} | client.model.outputs is unset |
 client: {model: {name: text-embeddings, trainable: lora}} | 'all' or 'bias'
 client: {model: {name: bag, vocabulary: 1}} | model.vocabulary is 1 | greater than or equal to 2
 server: {model: {name: resnet18-rest, assemble: depth}} | 'width', 'height' or 'channels'
+data: {split: halves}\\nserver: {model: {name: resnet18-rest}} | assemble is 'width' | 'height'
+data: {split: sides}\\nserver: {model: {name: resnet18-rest, assemble: height}} | cuts the width
 client: {model: {name: resnet18, norm: layer}} | client.model.norm is 'layer' | 'group' or 'batch'
 server: {model: {name: resnet18}} | did you mean 'resnet18-rest'? known are 'mlp', 'sum' | 'module'
 """

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 from tests.cutter import Cutter
-from tests.processes import held_port
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
 from vertizo.network import grpc_channel, grpc_stream
@@ -360,7 +359,9 @@ def test_a_server_closes_whatever_its_members_are_at(echo: Echo, made: Path) -> 
                 for frame in (b"x", b"later", bytes(300_000), b"held"):
                     way.ask(frame)
 
-    with held_port() as place, ThreadPoolExecutor(3) as pool:
+    with socket.socket() as place, ThreadPoolExecutor(3) as pool:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("127.0.0.1", 0))  # nobody else is given it while the server is away
         port = place.getsockname()[1]
         running = [pool.submit(work, member, port) for member in (*MEMBERS, "silent")]
         for turn in range(20):

@@ -21,6 +21,7 @@ from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
+from vertizo.config.image_parts import check_image_parts
 from vertizo.config.links import Links, check_activation
 from vertizo.config.optimizer import OptimizerConfig
 from vertizo.config.several_labels import check_several_labels
@@ -196,11 +197,7 @@ class ExperimentConfig(Options):
                 f"client.optimizer.algorithm is 'adam' but replies of method {name!r} are steps "
                 "and no gradients; use 'sgd'"
             )
-        if self.data.sizes and isinstance(self.server.model, models.ResnetRestConfig):
-            raise ValueError(
-                f"data.sizes is {self.data.sizes} but server.model 'resnet18-rest' puts equal "
-                "parts together; leave data.sizes out"
-            )
+        check_image_parts(self)
         if self.simulation.activation is not None:
             check_activation(self)
         self._noise_fits()
