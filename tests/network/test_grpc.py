@@ -22,7 +22,7 @@ import pytest
 from tests.cutter import Cutter
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
-from vertizo.network import grpc_channel, grpc_stream
+from vertizo.network import grpc_calls, grpc_channel, grpc_stream
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer
@@ -347,6 +347,30 @@ def test_streams_of_another_method_or_a_certificate_that_cannot_be_read_end_alon
                 other.ask(b"x")
         assert bank.ask(b"2") == b"2"
     assert echo.left == ["bank"]
+
+
+def test_a_frame_after_the_end_of_its_stream_is_nobodys(
+    echo: Echo, made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC may tell of both in this order."""
+    with serve(echo, made) as server, channel(made, server.port) as bank:
+        assert bank.ask(b"1") == b"1"
+        (call,) = server._names
+        server.closed(call)
+        server.heard(call, b"2")
+    assert [frame for _, frame in echo.asked] == [b"1"]
+    assert echo.left == ["bank"]
+    assert not caplog.messages
+
+
+def test_a_grpc_that_lacks_a_call_is_named_at_the_start(
+    echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*grpc_calls.NEEDED, "CompletionQueue"):
+        with monkeypatch.context() as patched:
+            patched.delattr(f"grpc._cython.cygrpc.{name}")
+            with pytest.raises(RunError, match=f"grpcio .* lacks calls .*{name}.*constraints.txt"):
+                serve(echo, made).__enter__()
 
 
 def test_a_server_closes_whatever_its_members_are_at(echo: Echo, made: Path) -> None:

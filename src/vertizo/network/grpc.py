@@ -175,7 +175,9 @@ class GrpcServer:
         if frame is None:
             call.end(grpc_module().StatusCode.OK)
             return
-        pace = self._paces.setdefault(self._names[call], _Pace(self._rate))
+        if (member := self._names.get(call)) is None:
+            return  # gRPC may say first that the stream is over
+        pace = self._paces.setdefault(member, _Pace(self._rate))
         if wait := pace.wait():
             assert self._calls is not None
             self._calls.later(wait, call, partial(self._asked, call, frame))
@@ -186,14 +188,14 @@ class GrpcServer:
         member = self._names.get(call)
         if member is None or self._streams.get(member) is not call:
             return  # it is over
-        code = grpc_module().StatusCode
         try:
             rest = self._service.ask(member, frame, _Once(call))
         except VertizoError as error:
-            call.end(code.FAILED_PRECONDITION, str(error)[:500])
+            call.end(grpc_module().StatusCode.FAILED_PRECONDITION, str(error)[:500])
         except Exception as error:
             log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
-            call.end(code.INTERNAL, "the server failed at this ask; its log says how")
+            line = "the server failed at this ask; its log says how"
+            call.end(grpc_module().StatusCode.INTERNAL, line)
         else:
             if rest is not None:
                 rest()

@@ -22,6 +22,15 @@ from vertizo.core.errors import RunError
 
 log = logging.getLogger("vertizo.network")
 Metadata = Sequence[tuple[str, str]]
+NEEDED = (
+    "ReceiveCloseOnServerOperation",
+    "ReceiveMessageOperation",
+    "SendInitialMetadataOperation",
+    "SendMessageOperation",
+    "SendStatusFromServerOperation",
+    "auth_context",
+)
+"""What streams are made of, beside what listening needs."""
 
 
 class Handler(Protocol):
@@ -105,7 +114,7 @@ class Call:
 class Calls:
     """Listens, and tells a handler of streams, in the thread of `run`.
 
-    RunError where gRPC lacks what this needs, or does not listen (``line`` is left to the caller).
+    ``port`` is 0 where the address cannot be had. RunError where gRPC lacks what this needs.
     """
 
     def __init__(
@@ -116,6 +125,8 @@ class Calls:
         try:
             from grpc._cython import cygrpc
 
+            for name in NEEDED:
+                getattr(cygrpc, name)
             self._cygrpc = cygrpc
             self._queue = cygrpc.CompletionQueue()
             self._server = cygrpc.Server(tuple(options), False)
