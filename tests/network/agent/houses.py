@@ -74,6 +74,8 @@ class Processes:
     def __init__(self) -> None:
         self.running: dict[str, int] = {}
         self.started: list[tuple[str, int, tuple[str, ...]]] = []
+        self.lingers = False
+        """A process that is asked to end goes on for a while."""
         self._ended: list[Ended] = []
         self._asked: set[str] = set()
 
@@ -88,7 +90,8 @@ class Processes:
 
     def stop(self, job: str) -> None:
         self._asked.add(job)
-        self.end(job, 130)
+        if not self.lingers:
+            self.end(job, 130)
 
     def end(self, job: str, code: int, line: str = "") -> None:
         """A process ends; the agent hears of it when it next looks."""

@@ -377,9 +377,25 @@ def test_a_process_that_dies_goes_on_and_aligning_begins_anew_at_all(tmp_path: P
     houses = began(tmp_path / "align", "align")
     houses.processes(HOLDER).end("one", 0)
     houses.processes("north").end("one", -9)
-    houses.turn(4)
+    houses.turn(5)
     assert houses.running() == [2, 2, 2]
     assert houses.states() == ["running"] * 3
+
+
+def test_processes_of_two_attempts_do_not_meet(tmp_path: Path) -> None:
+    """North's died after the outcome; what served it still has the port when all begin anew."""
+    houses = began(tmp_path, "align")
+    first = houses.holder.store.open_jobs()[0].port
+    houses.processes(HOLDER).lingers = True
+    houses.processes("north").end("one", -9)
+    houses.turn(5)
+    assert houses.running() == [1, None, 1]
+    houses.processes(HOLDER).end("one", 130)
+    houses.turn(5)
+    assert houses.running() == [2, 2, 2]
+    places = {houses.processes(name).started[-1][2][-1].rpartition(":")[2] for name in PARTIES}
+    assert len(places) == 1
+    assert places != {str(first)}
 
 
 def test_a_job_that_scores_takes_no_place_and_lasts_until_it_is_cancelled(tmp_path: Path) -> None:

@@ -178,11 +178,11 @@ def end_left_over(folders: Iterable[Path]) -> None:
     Raises:
         RunError: one does not end.
     """
-    left = [folder for folder in folders if _holder(folder)]
+    left = [folder for folder in folders if holder(folder)]
     for folder in left:
         _signal(folder, signal.SIGTERM)
     since = time.monotonic()
-    while left := [folder for folder in left if _holder(folder)]:
+    while left := [folder for folder in left if holder(folder)]:
         if time.monotonic() - since > 2 * END_SECONDS:
             raise RunError(f"{left[0]} is in use by a process that does not end; end it by hand")
         if time.monotonic() - since > END_SECONDS:
@@ -191,7 +191,7 @@ def end_left_over(folders: Iterable[Path]) -> None:
         time.sleep(0.1)
 
 
-def _holder(folder: Path) -> int:
+def holder(folder: Path) -> int:
     """The number of the process that has a job's folder, 0 for none; -1 where it is not known."""
     try:
         handle = os.open(folder / PROCESS, os.O_RDWR | system.CLOSED_ON_EXEC)
@@ -212,7 +212,7 @@ def _signal(folder: Path, number: signal.Signals) -> None:
 
     The number may be another process's by the time it is used, and the handle's is not.
     """
-    process = _holder(folder)
+    process = holder(folder)
     if process <= 0:
         return
     with suppress(ProcessLookupError):
@@ -221,7 +221,7 @@ def _signal(folder: Path, number: signal.Signals) -> None:
             return
         handle = os.pidfd_open(process)
         try:
-            if _holder(folder) == process:
+            if holder(folder) == process:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)

@@ -211,17 +211,23 @@ class LabelHolder(Agent):
     def _consider_approved(self, job: Job) -> None:
         if self._is_expired(job) or self.store.unfinished(job):
             return
-        running = [each for each in self.store.open_jobs() if each.state == "running"]
-        if job.offer.kind not in LASTING and not self._has_place(job, running):
+        if job.offer.kind not in LASTING and not self._has_place(job):
             return
-        port = self._free_port({each.port for each in running})
+        port = self._free_port(self._ports_in_use())
         if port:
             self.store.assign(job.name, port, job.attempt)
             self.store.move(job.name, "running")
             self.notice(f"{job.name} begins at port {port}")
 
-    def _has_place(self, job: Job, running: Sequence[Job]) -> bool:
+    def _running(self) -> list[Job]:
+        return [job for job in self.store.open_jobs() if job.state == "running"]
+
+    def _ports_in_use(self) -> set[int]:
+        return {job.port for job in self._running()}
+
+    def _has_place(self, job: Job) -> bool:
         """Whether the job may begin beside those that run."""
+        running = self._running()
         if job.ledger and any(each.ledger == job.ledger for each in running):
             return False  # which one process at a time has
         counted = [each for each in running if each.offer.kind not in LASTING]
@@ -254,13 +260,26 @@ class LabelHolder(Agent):
             self._end(job, "failed", f"{failed}: {here[failed].line}")
         elif job.outcome == "failed":
             self._end(job, "failed", job.reason)
-        elif job.outcome == "broken" or any(s.state == "broken" for s in here.values()):
-            self.store.note(job.name, f"attempt {job.attempt + 1} begins")
-            self.store.assign(job.name, job.port, job.attempt + 1)
+        elif job.outcome == "broken":
+            self._begin_anew(job)
+        elif broken := next((m for m, s in here.items() if s.state == "broken"), None):
+            self.store.conclude(job.name, job.attempt, "broken", f"{broken}: {here[broken].line}")
         elif done == set(job.offer.members) and (job.outcome or self._has_ended(job)):
             self._end(job, "finished", "")
         elif not self._is_expired(job) and job.outcome == "finished":
             self._wait_for_members(job)
+
+    def _begin_anew(self, job: Job) -> None:
+        """The next attempt, once no process of this party has the job's folder.
+
+        At another port if there is one: processes of two attempts must not meet. One that met the
+        other attempt's would be refused, which ends the job, or be done before others have begun.
+        """
+        if not self._is_free(job):
+            return
+        port = self._free_port(self._ports_in_use()) or job.port
+        self.store.note(job.name, f"attempt {job.attempt + 1} begins at port {port}")
+        self.store.assign(job.name, port, job.attempt + 1)
 
     def _has_ended(self, job: Job) -> bool:
         """Whether training is over here, though its process was killed before it could say so."""
@@ -272,9 +291,8 @@ class LabelHolder(Agent):
         since = self._over_since.setdefault(job.name, time.monotonic())
         if time.monotonic() - since > GRACE_SECONDS:
             del self._over_since[job.name]
-            again = job.offer.kind in TOGETHER
-            if again:
-                self.store.assign(job.name, job.port, job.attempt + 1)
+            if job.offer.kind in TOGETHER:
+                self._begin_anew(job)
             else:  # it says to each member that comes that the job is over
                 self.store.conclude(job.name, job.attempt, "")
 
@@ -300,8 +318,7 @@ class LabelHolder(Agent):
         """As of an `Agent`; where somebody else has taken the port meanwhile, at another one."""
         with self._lock:
             if not _can_listen(self._host, job.port):
-                running = [each for each in self.store.open_jobs() if each.state == "running"]
-                port = self._free_port({each.port for each in running})
+                port = self._free_port(self._ports_in_use())
                 if port:  # members' processes begin anew with the attempt, and there
                     self.store.note(job.name, f"port {job.port} is in use; goes on at {port}")
                     self.store.assign(job.name, port, job.attempt + 1)
