@@ -59,10 +59,11 @@ MACHINE = (
     "bytes_up",
     "bytes_down",
     "bytes_table",
+    "bytes_evaluation",
     "began",
     "finished",
 )
-"""Figures of the machine and the line: a query that came twice is counted twice in bytes."""
+"""Figures of the machine and the line: what came twice is counted twice in bytes."""
 
 
 class Federation:
