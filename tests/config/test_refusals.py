@@ -251,8 +251,10 @@ client: {model: {name: text, trainable: head}} | client.model.outputs is unset |
 client: {model: {name: text-embeddings, trainable: lora}} | 'all' or 'bias'
 client: {model: {name: bag, vocabulary: 1}} | model.vocabulary is 1 | greater than or equal to 2
 server: {model: {name: resnet18-rest, assemble: depth}} | 'width', 'height' or 'channels'
-data: {split: halves}\\nserver: {model: {name: resnet18-rest}} | assemble is 'width' | 'height'
-data: {split: sides}\\nserver: {model: {name: resnet18-rest, assemble: height}} | cuts the width
+data: {split: halves}\\nserver: {model: {name: resnet18-rest}} | data.split is 'halves' | 'sides'
+data: {split: sides}\\nserver: {model: {name: resnet18-rest, assemble: height}} | 'halves' or 'rows'
+data: {split: patches}\\nserver: {model: {name: resnet18-rest}} | is 'patches' | the width
+server: {model: {name: resnet18-rest}} | data.split is not set | 'sides'
 client: {model: {name: resnet18, norm: layer}} | client.model.norm is 'layer' | 'group' or 'batch'
 server: {model: {name: resnet18}} | did you mean 'resnet18-rest'? known are 'mlp', 'sum' | 'module'
 """

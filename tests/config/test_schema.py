@@ -152,7 +152,12 @@ def _arguments(*values: Any) -> dict[str, Any]:
 @example(tree={"data": {"columns": {"1e3": ["2e5", "no", "1.0", "<<", "null"]}}})
 @example(tree={"client": {"model": {"name": "resnet18", "width": 8}}})
 @example(tree={"client": {"model": RANDOM}})
-@example(tree={"server": {"model": {"name": "resnet18-rest", "assemble": "height"}}})
+@example(
+    tree={
+        "data": {"split": "rows"},
+        "server": {"model": {"name": "resnet18-rest", "assemble": "height"}},
+    }
+)
 @example(tree={"server": {"model": {"name": "text-rest", "hidden": [8]}}})
 def test_written_out_and_read_again_it_is_the_same(
     tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory

@@ -410,8 +410,9 @@ def test_the_papers_resnet_has_batch_normalisation() -> None:
     """In baselines without privacy; its running statistics are those of training."""
     stem = {"model": {"name": "resnet18-stem", "width": 2, "norm": "batch"}}
     rest = {"name": "resnet18-rest", "width": 2, "norm": "batch", "image": [8, 8]}
+    data = {"limit": ROWS, "parties": 2, "test_limit": 30, "split": "rows"}
     rest |= {"parts": 2, "assemble": "height"}
-    tree = {"client": stem, "server": {"model": rest}, "epochs": 1}
+    tree = {"data": data, "client": stem, "server": {"model": rest}, "epochs": 1}
     result = Experiment(config("split", **tree)).run()
     (client, _), server = result.parameters["clients"], result.parameters["server"]
     for state in (client, server):

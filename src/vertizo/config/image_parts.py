@@ -9,8 +9,8 @@ from vertizo.config.architectures import ResnetRestConfig
 if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig
 
-SIDES = {"halves": "height", "rows": "height", "sides": "width"}
-"""Along which side of an image the parts of a split follow each other."""
+CUTS = {"width": ("sides",), "height": ("halves", "rows")}
+"""The splits whose parts follow each other along a side of an image."""
 
 
 def check_image_parts(config: ExperimentConfig) -> None:
@@ -26,9 +26,11 @@ def check_image_parts(config: ExperimentConfig) -> None:
             f"data.sizes is {data.sizes} but server.model 'resnet18-rest' puts equal parts "
             "together; leave data.sizes out"
         )
-    side = SIDES.get(data.split or "", model.assemble)
-    if model.assemble not in (side, "channels"):
+    fitting = CUTS.get(model.assemble)
+    if fitting is not None and data.split not in fitting:
+        given = "not set" if data.split is None else repr(data.split)
         raise ValueError(
-            f"server.model.assemble is {model.assemble!r} but data.split {data.split!r} cuts the "
-            f"{side}; set server.model.assemble to {side!r}"
+            f"data.split is {given} but server.model.assemble {model.assemble!r} puts parts "
+            f"together along the {model.assemble}; set data.split to "
+            f"{' or '.join(map(repr, fitting))}, or assemble to what the split cuts"
         )
