@@ -46,9 +46,6 @@ if kept := os.environ.get("TEST_KEEP_JOURNALS"):
             return first[name](path, *rest, **keys)
         return keep
     os.open, os.unlink = keeping("open"), keeping("unlink")
-if hours := os.environ.get("TEST_CLOCK"):
-    hours, real = [float(hour) for hour in hours.split()], time.time
-    time.time = lambda: real() + 3600 * hours[int(time.monotonic() * 10) % len(hours)]
 """
 """What the processes of a test import before everything else."""
 

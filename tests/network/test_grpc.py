@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.cutter import Cutter
@@ -437,6 +438,12 @@ def test_a_rate_is_kept_by_waiting(echo: Echo, made: Path) -> None:
 
 
 # --- what a service does wrong
+
+
+def test_no_wait_is_long_since_the_time_of_day_may_be_set_back() -> None:
+    """gRPC waits until a time of day: past 0.2 s in pieces, so that one set back makes hours."""
+    in_an_hour = SimpleNamespace(_later=[(time.monotonic() + 3600.0, 0, None, None)])
+    assert 0.0 < grpc_calls.Calls._deadline(in_an_hour) - time.time() < 0.2
 
 
 def test_a_fault_in_the_service_does_not_end_the_server(

@@ -31,6 +31,8 @@ NEEDED = (
     "auth_context",
 )
 """What streams are made of, beside what listening needs."""
+LOOK_UP_SECONDS = 0.1
+"""gRPC waits longer ones in pieces, until a time of day: for hours, where that is set back."""
 
 
 class Handler(Protocol):
@@ -202,10 +204,11 @@ class Calls:
             call.end(self._internal, "the server failed; its log says how")
 
     def _deadline(self) -> float | None:
-        """When to look up, by the time of day, as gRPC wants it."""
+        """When to look up, by the time of day, as gRPC wants it; soon, since that may be set."""
         if not self._later:
             return None
-        return time.time() + max(0.0, self._later[0][0] - time.monotonic())
+        seconds = self._later[0][0] - time.monotonic()
+        return time.time_ns() / 1e9 + min(max(0.0, seconds), LOOK_UP_SECONDS)
 
     def later(self, seconds: float, call: Call, work: Callable[[], None]) -> None:
         """Do something for a stream then; to be called in the thread of `run`."""
