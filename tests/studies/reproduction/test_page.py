@@ -57,11 +57,13 @@ def test_a_result_as_markdown(tmp_path: Path) -> None:
     assert "| T | a\\|b |\n|---|--:|\n| DPZV | 1 |\n| *published* | 2 |" in text
     assert "Reduced: less." in text
     assert "Changed: `epochs=2`." in text
-    assert "### czofo-table2\n\nNot measured yet." in text
+    assert text.startswith("### Quick forms\n\n#### dpzv-table1\n")
+    assert "#### czofo-table2\n" in text.partition("### Not measured yet\n")[2]
     assert "svg" not in text
     (tmp_path / "dpzv-table1.json").write_text(json.dumps({**CONTENT, "reduced": None}))
     (tmp_path / "dpzv-table1.svg").write_text("")
     text = page.measured(tmp_path)
+    assert text.startswith("### Full forms\n\n#### dpzv-table1\n")
     assert "Reduced" not in text
     assert "results/dpzv-table1.svg" in text
     with pytest.raises(ConfigError, match="has no lines"):

@@ -19,22 +19,26 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def measured(results: Path) -> str:
-    """Tables of a folder of results, as Markdown; NAME.json counts before NAME-quick.json."""
-    parts = []
+    """Tables of a folder of results, as Markdown: full forms first, then what has a quick one."""
+    kinds: dict[str, list[str]] = {"Full forms": [], "Quick forms": [], "Not measured yet": []}
     for name in names():
-        files = (results / f"{name}.json", results / f"{name}-quick.json")
-        found = next((file for file in files if file.is_file()), None)
-        if found is None:
-            parts.append(f"### {name}\n\nNot measured yet.\n")
+        for kind, file in zip(
+            kinds, (results / f"{name}.json", results / f"{name}-quick.json"), strict=False
+        ):
+            if file.is_file():
+                kinds[kind].append(_section(json.loads(file.read_text("utf-8")), file))
+                break
         else:
-            parts.append(_section(json.loads(found.read_text("utf-8")), found))
-    return "\n".join(parts)
+            kinds["Not measured yet"].append(f"#### {name}\n")
+    return "\n".join(
+        f"### {kind}\n\n" + "\n".join(sections) for kind, sections in kinds.items() if sections
+    )
 
 
 def _section(content: Mapping[str, Any], file: Path) -> str:
     seeds = "1 seed" if content["seeds"] == 1 else f"{content['seeds']} seeds"
     lines = [
-        f"### {content['name']}",
+        f"#### {content['name']}",
         "",
         f"{content['paper']}: {content['title']}. `{content['command']}`, {seeds}.",
     ]
