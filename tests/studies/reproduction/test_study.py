@@ -60,7 +60,7 @@ def test_a_study_and_all_its_configurations_are_valid() -> None:
         found = study.load(name, quick=quick)
         assert found.title
         assert found.paper
-        assert quick == bool(found.reduced), f"{name}: quick says what is reduced, full nothing"
+        assert found.reduced or not quick, f"{name}: quick says what is reduced"
         configs = configurations(name, quick=quick)
         assert configs or found.kind == "memory"
         for label, config in configs.items():
