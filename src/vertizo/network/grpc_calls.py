@@ -208,7 +208,7 @@ class Calls:
         if not self._later:
             return None
         seconds = self._later[0][0] - time.monotonic()
-        return time.time_ns() / 1e9 + min(max(0.0, seconds), LOOK_UP_SECONDS)
+        return time.time() + min(max(0.0, seconds), LOOK_UP_SECONDS)
 
     def later(self, seconds: float, call: Call, work: Callable[[], None]) -> None:
         """Do something for a stream then; to be called in the thread of `run`."""

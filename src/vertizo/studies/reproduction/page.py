@@ -22,12 +22,11 @@ def measured(results: Path) -> str:
     """Tables of a folder of results, as Markdown: full forms first, then what has a quick one."""
     kinds: dict[str, list[str]] = {"Full forms": [], "Quick forms": [], "Not measured yet": []}
     for name in names():
-        for kind, file in zip(
-            kinds, (results / f"{name}.json", results / f"{name}-quick.json"), strict=False
-        ):
-            if file.is_file():
-                kinds[kind].append(_section(json.loads(file.read_text("utf-8")), file))
-                break
+        full, quick = results / f"{name}.json", results / f"{name}-quick.json"
+        if full.is_file():
+            kinds["Full forms"].append(_section(full))
+        elif quick.is_file():
+            kinds["Quick forms"].append(_section(quick))
         else:
             kinds["Not measured yet"].append(f"#### {name}\n")
     return "\n".join(
@@ -35,7 +34,8 @@ def measured(results: Path) -> str:
     )
 
 
-def _section(content: Mapping[str, Any], file: Path) -> str:
+def _section(file: Path) -> str:
+    content = json.loads(file.read_text("utf-8"))
     seeds = "1 seed" if content["seeds"] == 1 else f"{content['seeds']} seeds"
     lines = [
         f"#### {content['name']}",
