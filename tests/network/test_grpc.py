@@ -437,13 +437,13 @@ def test_a_rate_is_kept_by_waiting(echo: Echo, made: Path) -> None:
         assert time.monotonic() - started < 1
 
 
-# --- what a service does wrong
-
-
 def test_no_wait_is_long_since_the_time_of_day_may_be_set_back() -> None:
     """gRPC waits until a time of day: past 0.2 s in pieces, so that one set back makes hours."""
     in_an_hour = SimpleNamespace(_later=[(time.monotonic() + 3600.0, 0, None, None)])
     assert 0.0 < grpc_calls.Calls._deadline(in_an_hour) - time.time() < 0.2
+
+
+# --- what a service does wrong
 
 
 def test_a_fault_in_the_service_does_not_end_the_server(

@@ -32,7 +32,7 @@ NEEDED = (
 )
 """What streams are made of, beside what listening needs."""
 LOOK_UP_SECONDS = 0.1
-"""gRPC waits longer ones in pieces, until a time of day: for hours, where that is set back."""
+"""The longest wait: past 0.2 s gRPC waits in pieces until a time of day, which may be set back."""
 
 
 class Handler(Protocol):

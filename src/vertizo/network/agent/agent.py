@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 
 from vertizo.core.errors import ConfigError, RunError, UserError
-from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over, holder, left_by
+from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over, left_by
 from vertizo.network.agent.launch import TAKEN
 from vertizo.network.agent.store import Job, Store
 
@@ -112,7 +112,7 @@ class Agent(ABC):
         elif ended.failed:
             self._fail(job, ended.line or f"its process ended with exit code {ended.code}")
         elif ended.code == TAKEN:  # by one that was not there yet when left-over ones were ended
-            self._is_free(job)
+            self._end_stray(job)
             if job.offer.kind in TOGETHER:  # others may have met it
                 self.store.conclude(job.name, job.attempt, "broken", "a process was left over")
         elif not ended.asked:
@@ -137,17 +137,12 @@ class Agent(ABC):
         if job.offer.kind in TOGETHER:
             self.store.conclude(job.name, job.attempt, "broken", f"its process ended {how}")
 
-    def _is_free(self, job: Job) -> bool:
-        """Whether no process has the job's folder; one of a former agent is asked to end."""
-        if job.name in self._children.attempts():
-            return False
-        folder, now = self.store.folder_of(job.name), time.monotonic()
-        if not holder(folder):
-            return True
+    def _end_stray(self, job: Job) -> None:
+        """Ask a former agent's process that has the job's folder to end, now and then."""
+        now = time.monotonic()
         if now >= self._not_before.get(job.name, 0.0):
-            self._children.end_stray(folder)
+            self._children.end_stray(self.store.folder_of(job.name))
             self._not_before[job.name] = now + STRAY_PAUSE
-        return False
 
     def _fail(self, job: Job, line: str) -> None:
         self.store.conclude(job.name, job.attempt, "failed", line)

@@ -16,6 +16,7 @@ from vertizo.core.errors import ConfigError, MalformedError, WireError
 from vertizo.network import frames
 from vertizo.network.agent import messages, processes
 from vertizo.network.agent.agent import LASTING, TOGETHER, Agent
+from vertizo.network.agent.children import holder
 from vertizo.network.agent.messages import Order, Orders, Rejection, Report
 from vertizo.network.agent.options import LabelHolderAgent
 from vertizo.network.agent.states import State, is_over
@@ -275,7 +276,10 @@ class LabelHolder(Agent):
         At another port if there is one: processes of two attempts must not meet. One that met the
         other attempt's would be refused, which ends the job, or be done before others have begun.
         """
-        if not self._is_free(job):
+        if job.name in self._children.attempts():
+            return  # it was asked to end
+        if holder(self.store.folder_of(job.name)):
+            self._end_stray(job)
             return
         port = self._free_port(self._ports_in_use()) or job.port
         self.store.note(job.name, f"attempt {job.attempt + 1} begins at port {port}")
