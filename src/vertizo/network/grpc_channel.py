@@ -301,6 +301,10 @@ def explain(code: str, details: str) -> tuple[bool, str]:
 
 
 CLOCK = "or this machine's clock is wrong"
+OTHER_HOST = (
+    "the server's certificate is for another host name; if that is right, give its name as "
+    "server_name"
+)
 LASTING = {
     "certificate has expired": f"the server's certificate has expired, {CLOCK}",
     "certificate is not yet valid": f"the server's certificate is not valid yet, {CLOCK}",
@@ -308,8 +312,8 @@ LASTING = {
     "server's",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate was not signed by the authority that "
     "this member trusts",
-    "Hostname Verification Check failed": "the server's certificate is for another host name; if "
-    "that is right, give its name as server_name",
+    "Hostname Verification Check failed": OTHER_HOST,
+    "is not in peer certificate": OTHER_HOST,  # gRPC 1.70
     "WRONG_VERSION_NUMBER": "what answers there does not speak TLS; is it the right port?",
     "ALPN": "what answers there speaks TLS but not gRPC; is it the right port?",
 }
