@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import Bag, Filters, Sum, TableNet, category_size, cnn, mlp
+from vertizo.models.networks import Bag, Filters, MaxPool, Sum, TableNet, category_size, cnn, mlp
 from vertizo.models.torch import wrap
 
 
@@ -43,12 +43,28 @@ def test_mlp_layers() -> None:
 
 def test_cnn_layers() -> None:
     two, four = cnn((1, 4, 28), [8, 16], 32), cnn((3, 16, 16), [16, 32, 64, 64], 16)
-    conv, pool = ["Conv2d", "ReLU"], ["MaxPool2d"]
+    conv, pool = ["Conv2d", "ReLU"], ["MaxPool"]
     assert kinds(two) == [*conv, *pool, *conv, *pool, "Flatten", "Linear"]
     convolutions = [part for part in two if isinstance(part, nn.Conv2d)]
     sizes = [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions]
     assert sizes == [(1, 8, (3, 3)), (8, 16, (3, 3))]
-    assert [kinds(four).count(kind) for kind in ("Conv2d", "MaxPool2d")] == [4, 3]
+    assert [kinds(four).count(kind) for kind in ("Conv2d", "MaxPool")] == [4, 3]
+
+
+def test_maxima_are_those_of_pytorch_with_and_without_a_gradient() -> None:
+    for block in [(2, 2), (1, 2), (2, 1), (3, 2)]:
+        for shape in [(4, 3, 8, 6), (2, 1, 5, 7), (1, 2, 3, 3)]:
+            images = torch.randn(shape).relu()
+            images[0, 0, 0, 0] = torch.nan
+            expected = nn.MaxPool2d(block)(images)
+            pooled = MaxPool(block)
+            with torch.no_grad():
+                assert torch.equal(pooled(images).nan_to_num(-1), expected.nan_to_num(-1))
+            needed = images.clone().requires_grad_()
+            pooled(needed).nansum().backward()
+            reference = images.clone().requires_grad_()
+            nn.MaxPool2d(block)(reference).nansum().backward()
+            assert torch.equal(needed.grad, reference.grad)
 
 
 def test_cnn_fits_every_size() -> None:
