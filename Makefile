@@ -51,6 +51,7 @@ docs: $(WITH_TESTS)  ## the documentation, to build/docs; warnings are errors
 bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one core; one table
 	$(BIN)/python benchmarks/rounds.py --json $(RESULTS)/rounds.json
 	$(BIN)/python benchmarks/coding.py --json $(RESULTS)/coding.json
+	$(BIN)/python benchmarks/images.py --json $(RESULTS)/images.json
 	$(BIN)/python benchmarks/memory.py --json $(RESULTS)/memory.json
 	$(BIN)/python benchmarks/large.py --json $(RESULTS)/large.json
 	$(BIN)/python benchmarks/million.py --json $(RESULTS)/million.json
