@@ -36,7 +36,7 @@ def one_core() -> None:
     """Keep this process and its children on the core it runs on: one thread at a time, whoever
     starts more. Linux only."""
     if sys.platform == "linux":
-        os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getprocessor()})
+        os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
 
 
 def rate(rounds: Rounds, seconds: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -30,6 +31,17 @@ def test_a_rate_leaves_out_what_was_waited() -> None:
         return busy(0.005, 1)
 
     assert report.rate(waits, 0.02) > 100
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are kept on a core on Linux alone")
+def test_a_process_is_kept_on_one_of_its_cores() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        report.one_core()
+        assert len(os.sched_getaffinity(0)) == 1
+        assert os.sched_getaffinity(0) <= before
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_every_way_is_measured_so_often_and_in_turn() -> None:
