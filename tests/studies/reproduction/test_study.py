@@ -26,8 +26,12 @@ PAPERS = {
 }
 WANTED = [f"{paper}-{each}" for paper, shown in PAPERS.items() for each in shown.split()]
 SMALLER = {
-    *(f"czofo-{each}" for each in ["table3", "table4", "table5", "figure3", "figure4", "figure5"]),
-    "dpzv-figure6",
+    *(f"cascaded-{each}" for each in ["table2", "figure3", "figure4", "figure5"]),
+    *(
+        f"czofo-{each}"
+        for each in ["table3", "table4", "table5", *(f"figure{k}" for k in (2, 3, 4, 5))]
+    ),
+    *(f"dpzv-figure{k}" for k in (2, 3, 6, 7)),
 }
 """Studies whose full form is smaller than the paper's, and says so."""
 FORMS = [(name, quick) for name in WANTED for quick in (False, True)]
