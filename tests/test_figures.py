@@ -189,13 +189,14 @@ def may_differ(commit: str, path: str) -> bool:
     now, then = meaning(file_now(path)), meaning(git_file(commit, path))
     if now == then:
         return False
+    if now != meaning(git_file("HEAD", path)):
+        return True
     later = git("log", "--format=%H", f"{commit}..HEAD", "--", path).splitlines()
-    at_fault = [each for each in later if not each.startswith(altering_no_number())]
-    changed = [each for each in at_fault if does_more(f"{each}^", each, path)]
-    return bool(changed) or now != meaning(git_file("HEAD", path))
+    changes = [each for each in later if differs(path, f"{each}^", each)]
+    return not changes or not all(each.startswith(altering_no_number()) for each in changes)
 
 
-def does_more(before: str, after: str, path: str) -> bool:
+def differs(path: str, before: str, after: str) -> bool:
     return meaning(git_file(before, path)) != meaning(git_file(after, path))
 
 
@@ -254,6 +255,31 @@ def excused() -> dict[str, str]:
             assert len(reason.split()) >= 5, f"STALE.md gives no reason for {name}"
             found[name] = reason
     return found
+
+
+@pytest.mark.processes  # git
+def test_changes_of_commits_that_alter_no_number_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("there is no git")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    git("init", "--quiet")
+    git("config", "user.email", "a@b.c")
+    git("config", "user.name", "A")
+    made = []
+    for content in ("x = 1", "x = 1 + 0", "x = 1 + 0  # one", "x = 2"):
+        (tmp_path / "a.py").write_text(content)
+        git("add", "a.py")
+        git("commit", "--quiet", "--message", content)
+        made.append(git("rev-parse", "HEAD"))
+        monkeypatch.setitem(globals(), "altering_no_number", lambda: tuple(made[1:2]))
+        assert may_differ(made[0], "a.py") == (content == "x = 2"), content
+    monkeypatch.setitem(globals(), "altering_no_number", lambda: tuple(made[3:]))
+    assert may_differ(made[0], "a.py"), "of two changes one is named"
+    assert not may_differ(made[1], "a.py")
+    (tmp_path / "a.py").write_text("x = 3")
+    assert may_differ(made[1], "a.py"), "a change that no commit has"
 
 
 @pytest.mark.processes  # git
