@@ -19,6 +19,7 @@ Run: ``python benchmarks/kills.py FOLDER [--kills 200] [--minutes 30] [--seed 1]
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
@@ -99,7 +100,7 @@ def scores(federation: Federation, ids: list[str]) -> dict[str, float] | None:
         if error.code != 503:
             raise
         return None
-    except OSError:  # of a process that is away
+    except (OSError, http.client.HTTPException):  # away before its answer, or within it
         return None
     assert not found["missing"], found
     return {row["id"]: row["probability_1"] for row in found["scores"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
 import threading
@@ -80,7 +81,7 @@ class Commands:
         except urllib.error.HTTPError as error:
             error.close()
             return error.code
-        except OSError:  # of a process that was killed
+        except (OSError, http.client.HTTPException):  # killed, before its answer or within it
             return 0
 
 
