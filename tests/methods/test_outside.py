@@ -10,7 +10,7 @@ from tests import federations
 from torch import Tensor
 
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
-from vertizo.run.coverage import UNDECLARED
+from vertizo.run.coverage import METHOD_HOLDS, UNDECLARED
 from vertizo.run.federation import Federation, build
 from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
@@ -77,3 +77,5 @@ def test_it_has_no_guarantee_until_it_declares_its_releases() -> None:
     declared = run(Declared(), "asynchronous", **private).statement()
     assert declared.guarantee == "simulated"
     assert declared.epsilon is not None
+    assert declared.assumptions == (f"method (sign-vfl) {METHOD_HOLDS}",)
+    assert declared.assumptions[0] in declared.words

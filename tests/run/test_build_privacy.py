@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of, mu_of_units
+from vertizo.run.coverage import CODEC_HOLDS, DATA_HOLD
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
 from vertizo.run.lengths import batch_sizes
 
 DELTA = 1e-5
+PLUGIN = Path(__file__).parents[2] / "examples/plugin/src/vertizo_example"
 GIVEN = {**fed.GAUSSIAN, "privacy.noise_std": 2.0}
 SERVERS: dict[str, dict[str, Any]] = {
     "private-sgd": {"privacy.server_noise_std": 3.0},
@@ -241,6 +244,11 @@ def test_what_is_rested_on_and_cannot_be_proved_is_said() -> None:
     assert f"Assumed, tried but not proved: {only}." in stated.words
     assert stated.as_dict()["assumptions"] == [only]
     assert statement().assumptions == ()
+    named = statement(**{"data.name": f"{__file__}:fed"})
+    assert named.assumptions == (f"data.name ({__file__}:fed) {DATA_HOLD}",)
+    codec = f"{PLUGIN / 'codec.py'}:SharedExponent"
+    coded = statement(**{"codecs.up": {"name": codec}})
+    assert coded.assumptions == (f"codecs.up ({codec}) {CODEC_HOLDS}",)
     raw = statement(**foreign, **{"server.update": "sgd"})
     assert (raw.guarantee, raw.assumptions) == ("none", ())
 

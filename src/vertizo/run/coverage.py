@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.choice import METHODS
 from vertizo.party.server import ServerParty
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.persons import of_person
 from vertizo.privacy.statement import Statement
+from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
 from vertizo.run.persons import persons_of
@@ -29,6 +32,12 @@ UNDECLARED = (
     "No privacy guarantee: the method does not declare what it releases of a record "
     "(Method.releases_per_query)."
 )
+METHOD_HOLDS = (
+    "makes what it releases of a record from that record alone, as often as it declares "
+    "(Method.releases_per_query)"
+)
+CODEC_HOLDS = "codes each record by itself, as it declares (mixes_records)"
+DATA_HOLD = "prepares features by public knowledge, as it declares (fitted_scaling)"
 MEMBERS_OWN = (
     "each member's client.model, where it is code of the member's own, treats each record by itself"
 )
@@ -131,17 +140,28 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
 def assumptions(
     config: ExperimentConfig, data: VerticalData, covers: tuple[str, ...], *, served: bool
 ) -> tuple[str, ...]:
-    """What a guarantee rests on that was tried and not proved: that the user's models mix nothing.
+    """What a guarantee rests on that was tried and not proved: what code of the user's own does.
 
-    The server's models decide about all that is covered, a client's about features alone.
+    Methods and the server's models decide about all that is covered. A client's model, its codec
+    and the preparation of its data decide about features alone.
     """
     features = FEATURES in covers
+    named = (
+        ("method", config.method.name, METHODS, True, METHOD_HOLDS),
+        ("codecs.up", config.codecs.up.name, CODECS, features, CODEC_HOLDS),
+        ("data.name", config.data.name, (*CATALOG, "frame"), features, DATA_HOLD),
+    )
     models = (
         *(("client.model", model, features and not served) for model in config.client.every_model),
         ("server.encoder", config.server.encoder, data.own is not None and config.server.reads_own),
         ("server.model", config.server.model, True),
     )
     things = tuple(
+        f"{key} ({name}) {holds}"
+        for key, name, ours, decides, holds in named
+        if decides and name not in ours
+    )
+    things += tuple(
         f"{key} ({getattr(model, 'path', model.name)}) treats each record by itself"
         for key, model, decides in models
         if decides and isinstance(model, Foreign)
