@@ -1,4 +1,4 @@
-"""Vertizo: vertical federated learning that never sends a gradient.
+"""Vertizo: vertical federated learning by zeroth-order messages, with privacy guarantees that hold.
 
 The names below are imported when they are first used, so that ``import vertizo`` costs little.
 """

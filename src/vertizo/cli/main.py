@@ -137,7 +137,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Vertical federated learning that never sends a gradient."""
+    """Vertical federated learning by zeroth-order messages, with privacy guarantees that hold."""
 
 
 def program() -> LazyGroup:

@@ -196,7 +196,9 @@ def chosen(found: Sequence[Way], case: Case, epsilon: float, cover: Cover) -> tu
         if (by_name["tangent"].signal or 0.0) < forecast.LITTLE:
             why = "records are few: one release for everything has the least noise"
             return by_name["statistic"], why
-        why = "embeddings are narrow: few directions, all records at once, carry the most signal"
+        why = (
+            "embeddings are narrow: few queries tell all; label-statistic did as well on our tables"
+        )
         return by_name["tangent"], why
     if mechanism_for(epsilon, teachable=True) == "randomised-response":
         share = by_name["response"].noise
