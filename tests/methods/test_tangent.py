@@ -122,6 +122,21 @@ def test_principal_directions_are_those_of_largest_variance() -> None:
     assert side.pending[1][:, :2].norm(dim=0).min() > 3 * side.pending[1][:, 2:].norm()
 
 
+def test_random_directions_take_all_bits_of_their_seed() -> None:
+    """PyTorch's generator keeps 32 of them, few enough to search."""
+    model = wrap(torch.nn.Linear(6, 1))
+    low, chosen = 0x89ABCDEF, []
+    for high in (0, 1, 1 << 31):
+        stream = Stream.from_seed(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Stream, "seed", lambda self, counter=0, s=high << 32 | low: s)
+            side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+            method = Tangent(num_directions=2, directions="orthonormal")
+            chosen.append(method.chosen(side, 0, torch.randn(5, 6)))
+    assert not torch.equal(chosen[0], chosen[1])
+    assert not torch.equal(chosen[0], chosen[2])
+
+
 def test_a_client_without_derivatives_asks_along_random_directions() -> None:
     model = ArrayModel(lambda w, x: np.outer(x[:, 0], w[:1]) + w[1:].sum(), torch.zeros(4))
     stream = Stream.from_seed(0)

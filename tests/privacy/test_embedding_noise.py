@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -258,7 +259,12 @@ def test_a_statement_promises_nothing_and_names_both_figures() -> None:
         "mu": own.mu,
         "epsilon": own.epsilon,
         "epsilon_published": own.epsilon_published,
+        "simulated": True,
     }
+    secret = replace(own, simulated=False).words()
+    for words in ("simulated ε = 3", "the noise follows from the run's seed"):
+        assert words in statement.words
+        assert words not in secret
     for update in ["sgd", "none"]:  # no server makes it a guarantee
         federation = fed.build("vafl", changes={**fed.EMBEDDING_NOISE, "server.update": update})
         assert federation.statement().guarantee == "none"

@@ -132,6 +132,8 @@ class TestJoined:
             for secret in (None, FEW):
                 case = delta, secret
                 refused(case, ConfigError, joined_epsilon, 1.0, secret, delta, match="delta is")
+        steps = SecretSteps(10, 0.2, 1.0)
+        refused(1e4, ConfigError, joined_epsilon, 1e4, steps, DELTA, match="noise is too small")
 
     def test_samples_that_lose_records_too_often_have_no_epsilon(
         self, monkeypatch: pytest.MonkeyPatch

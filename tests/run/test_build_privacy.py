@@ -14,7 +14,7 @@ from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config import schema as config
-from vertizo.core.errors import BudgetError, ConfigError
+from vertizo.core.errors import BudgetError, ConfigError, ConflictError
 from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
@@ -224,6 +224,43 @@ def test_labels_are_covered_and_features_where_nothing_carries_them() -> None:
         up = {"name": "uniform", "scale": scale}
         assert fed.config("vafl", None, {"codecs.up": up}).codecs.up.mixes_records == mixes
     assert covered(codecs__up={"name": "paired"}) == (True, False)
+
+
+class Centred(nn.Module):
+    """Takes the mean of a batch off: others decide what a record's outputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(fed.COLUMNS, fed.DIM)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        moved: Tensor = self.layer(rows - rows.mean(0))
+        return moved
+
+
+def test_a_model_is_tried_on_records_that_differ() -> None:
+    """The first of a table may all be alike, as images' upper edges are."""
+    mixing = {"client.model": {"name": "module", "path": f"{__file__}:Centred"}}
+    for alike in (0, 5, 20):
+        data = fed.data()
+        for own in data.features:
+            own["train"][:alike] = 0
+        covers = fed.build("dpzv", None, changes("none", **mixing), of=data).statement().covers
+        assert covers == ("labels",), alike
+
+
+@each("update", ["private-sgd", "private-zeroth-order", "none", "poisson-dp-sgd"])
+def test_a_step_of_the_server_is_paid_by_all_clients_or_not_made(update: str) -> None:
+    """A round that is closed early makes a whole step, of which each query is charged a share."""
+    federation = fed.build("dpzv", "synchronous", changes(update))
+    federation.server.train_between_queries()
+    client = federation.clients[0]
+    federation.server.receive(client.ask(federation.server.announce(0)))
+    if update.startswith("private"):
+        with pytest.raises(ConflictError, match="wait for all clients"):
+            federation.server.close_round()
+    else:
+        assert len(federation.server.close_round()) == 1
 
 
 def plain_server() -> nn.Module:

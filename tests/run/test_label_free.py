@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import RunError
+from vertizo.run.coverage import FITTED_LABELS
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
 from vertizo.run.label_free import controls_of, is_private
@@ -49,6 +51,20 @@ def test_it_is_better_than_frozen_clients_and_releases_nothing(tmp_path: Path) -
     assert again.summary["test_accuracy"] == summary["test_accuracy"]
     with pytest.raises(RunError, match="predict with --head raw"):
         Predictor.load(tmp_path / "run")
+
+
+def test_there_is_no_guarantee_where_classes_shape_what_clients_send() -> None:
+    """A label of a class of its own adds a number to what every client of a sum uploads."""
+    data = replace(fed.data(), fitted_labels=True)
+    whole = {"control": "label-free", "server.model": {"name": "sum"}}
+    for method in ("tangent", "label-statistic"):
+        changes = {**whole, "client.model.outputs": fed.CLASSES}
+        read = build(fed.config(method, None, changes), data).statement()
+        assert (read.guarantee, read.words) == ("none", FITTED_LABELS)
+        known = build(fed.config(method, None, changes), fed.data()).statement()
+        assert (known.guarantee, known.epsilon) == ("exact", 0)
+    free = build(fed.config("dpzv", None, {"control": "label-free"}), data).statement()
+    assert (free.guarantee, free.epsilon) == ("exact", 0)
 
 
 def test_clients_send_their_first_components_whatever_the_labels() -> None:

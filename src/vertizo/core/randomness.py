@@ -12,7 +12,8 @@ stream at all.
 
 Seeds are 64 bits wide and go to NumPy's bit generators, which use all of them. PyTorch's CPU
 generator keeps only the low 32 bits of a seed, few enough to search for somebody who has seen two
-perturbed embeddings; it initialises models here, draws dropout's masks, and does nothing else.
+perturbed embeddings. It initialises models here, draws dropout's masks, and begins the search for
+principal directions, which features decide.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeGuard
 
+import numpy as np
 from pydantic import Field, PositiveInt
 
 from vertizo.core.deferred import torch
@@ -99,9 +100,10 @@ class AlongDirections(Method):
         size, model = side.model.parameters.numel(), side.model
         count = min(self.num_directions, size)
         chosen = torch.zeros(self.num_directions, size)
-        generator = torch.Generator().manual_seed(side.stream.child("tangents").seed(number) >> 1)
+        stream = side.stream.child("tangents")
         if self.directions == "orthonormal":
-            drawn = torch.linalg.qr(torch.randn(size, count, generator=generator)).Q.t()
+            numbers = stream.generator(number).standard_normal((size, count), dtype=np.float32)
+            drawn = torch.linalg.qr(torch.from_numpy(numbers)).Q.t()
             chosen[:count] = drawn / count**0.5  # for standardised inputs, length 1 as well
             return chosen
         if not isinstance(model, DifferentiableModel):
@@ -109,6 +111,7 @@ class AlongDirections(Method):
                 f"method.directions is 'principal', which needs a differentiable client model, not "
                 f"{type(model).__name__}; use 'orthonormal'"
             )
+        generator = torch.Generator().manual_seed(stream.seed(number) >> 1)
         values, vectors = principal(model, features, count, generator)
         varies = values > FLAT * values[:1]  # along the others there is nothing but rounding
         scaled = values.clamp(min=1e-30) ** (-self.whitening / 2) * varies

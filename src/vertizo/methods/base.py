@@ -198,6 +198,10 @@ class Method(Chosen):
         """Whether a client's features of one record reach, without noise, messages about others."""
         return self.first_order_client
 
+    def fits(self, model: Model) -> bool:
+        """Whether `tell` fits that client's model to the client's own features, without noise."""
+        return False
+
     @property
     def reply_is_per_record(self) -> bool:
         """Whether a reply holds every record's own values, or else their sum over the batch."""

@@ -25,7 +25,7 @@ from pydantic import Field, PositiveInt
 from vertizo.core.deferred import torch
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
-from vertizo.models.base import DifferentiableModel, gathered
+from vertizo.models.base import DifferentiableModel, Model, gathered
 from vertizo.models.optimizers import Dense
 from vertizo.zeroth_order.tangents import reached
 
@@ -61,6 +61,10 @@ class Tangent(AlongDirections):
         """Principal directions, and curvatures along them, are of all records together."""
         return self.directions == "principal"
 
+    def fits(self, model: Model) -> bool:
+        """One that bends, to where all records' embeddings are nearest to the promised ones."""
+        return isinstance(model, DifferentiableModel) and not model.is_affine
+
     def told(self, outcome: Outcome) -> Tensor:
         """``s_i``, [batch, K]."""
         return torch.einsum("knd,nd->nk", outcome.query.embeddings[1:], outcome.gradient())
@@ -81,6 +85,6 @@ class Tangent(AlongDirections):
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − S v``, or to where the embeddings are nearest to what that promises."""
         move, model = values @ self.asked_along(side, number, features), side.model
-        if isinstance(model, DifferentiableModel) and not model.is_affine:
+        if isinstance(model, DifferentiableModel) and self.fits(model):
             move = reached(model, gathered(features), move)
         side.step(Dense(move))

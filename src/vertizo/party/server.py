@@ -22,7 +22,7 @@ from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted, with_tangents
 from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores
-from vertizo.party.private_updates import Schedule, SecretSgd
+from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, Schedule, SecretSgd
 from vertizo.party.scoring import Scoring
 from vertizo.party.server_model import ServerSide, TrainingMeter
 from vertizo.party.table import Staleness
@@ -177,10 +177,16 @@ class ServerParty:
         """Answer those who asked in a synchronous round; the table stands in for the others.
 
         The last query of a round does it; a driver that waits no longer may. ConflictError if
-        nobody asked.
+        nobody asked, or where all queries together pay for a step of the server's.
         """
         if not self._open:
             raise ConflictError("no query waits for an answer")
+        charged = isinstance(self.side.update, PrivateSgd | PrivateZerothOrder)
+        if charged and len(self._open) < self.clients:
+            raise ConflictError(
+                "the server makes a whole noised step a round, of which every query is charged its "
+                "share; wait for all clients"
+            )
         queries, self._open = sorted(self._open, key=lambda query: query.client), []
         return self._answer(queries, None)
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, non_negative, positive
 
 UNIT = 1e-12
 """μ² of one unit of spending: whole units make sums of any length exact."""
+MOST_EPSILON = 1e6
+"""For which noise is calibrated: beyond, floating point has no μ."""
 
 
 def units(mu: float) -> int:
@@ -56,7 +59,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ at which a μ-GDP mechanism is (ε, δ)-DP.
+    """The largest μ at which a μ-GDP mechanism is (ε, δ)-DP. ConfigError if ε is beyond any use.
 
     >>> round(mu_of(1.0, 1e-5), 6)
     0.268051
@@ -65,6 +68,10 @@ def mu_of(epsilon: float, delta: float) -> float:
 
     positive("epsilon", epsilon)
     fraction("delta", delta)
+    if epsilon > MOST_EPSILON:
+        raise ConfigError(
+            f"epsilon is {epsilon:g}, which protects nothing; use at most {MOST_EPSILON:g}"
+        )
     high = 1.0
     while delta_of(high, epsilon) < delta:
         high *= 2

@@ -20,6 +20,8 @@ from vertizo.privacy.accounting import compose, epsilon_of, published_mu
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.epsilon_text import bound_text
 
+FROM_SEED = "; the noise follows from the run's seed, and protects from nobody who knows that"
+
 
 @dataclass(frozen=True)
 class EmbeddingNoise:
@@ -67,6 +69,8 @@ class EmbeddingStatement:
     mu: float
     epsilon: float
     epsilon_published: float
+    simulated: bool = False
+    """Whether whoever knows a seed knows the noise."""
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""
@@ -74,12 +78,13 @@ class EmbeddingStatement:
 
     def words(self) -> str:
         """For people."""
-        plural = "s" if self.releases > 1 else ""
+        plural, seeded = "s" if self.releases > 1 else "", "simulated " if self.simulated else ""
         return (
             "No privacy guarantee: the labels are not protected at all. "
             f"The noise gives what one client sends of a record, {self.releases} embedding{plural} "
-            f"in all, ε = {bound_text(self.epsilon)} at δ = {self.delta:g} against the server (by "
-            f"the published formula, which does not hold: {self.epsilon_published:.4g}); what the "
+            f"in all, {seeded}ε = {bound_text(self.epsilon)} at δ = {self.delta:g} against the "
+            f"server (by the published formula, which does not hold: {self.epsilon_published:.4g})"
+            f"{FROM_SEED if self.simulated else ''}; what the "
             "client's model carries of a record into other records' embeddings is not covered, "
             "nor are embeddings for validation and test, which carry no noise."
         )

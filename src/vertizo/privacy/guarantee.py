@@ -32,6 +32,8 @@ COARSE = 1e-3
 """The same while a root is searched."""
 TAIL = 1e-25
 """Probability, at most, that a secret sample is larger than `capacity` and loses some records."""
+LARGEST_MU = 200.0
+"""Of losses that are composed on a grid, by `rough_mu`; their number grows with its square."""
 LARGEST_EPSILON = 20.0
 """Up to which what a cut-off sample costs (`TAIL`) is negligible."""
 MOST_LOG_NOISE = 25.0
@@ -129,7 +131,15 @@ def cut_off(kinds: Sequence[SecretSteps]) -> float:
 
 
 def composed(mu: float, kinds: Sequence[SecretSteps], interval: float) -> PLDAccountant:
-    """``G_μ ⊗ PLD_s`` on a grid of privacy losses, rounded to the safe side."""
+    """``G_μ ⊗ PLD_s`` on a grid of privacy losses, rounded to the safe side.
+
+    ConfigError if there is so little noise that the losses would fill a machine.
+    """
+    if (rough := rough_mu(mu, kinds)) > LARGEST_MU:
+        raise ConfigError(
+            f"the noise is too small for any ε to be computed (μ is about {rough:.3g}; at most "
+            f"{LARGEST_MU:g} beside secret steps); use more noise"
+        )
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 

@@ -34,10 +34,13 @@ UNDECLARED = (
 )
 METHOD_HOLDS = (
     "makes what it releases of a record from that record alone, as often as it declares "
-    "(Method.releases_per_query)"
+    "(releases_per_query, mixes_features, fits)"
 )
 CODEC_HOLDS = "codes each record by itself, as it declares (mixes_records)"
-DATA_HOLD = "prepares features by public knowledge, as it declares (fitted_scaling)"
+DATA_HOLD = (
+    "takes classes, the scale of labels and the preparation of features from public knowledge, as "
+    "it declares (fitted_labels, fitted_scaling)"
+)
 MEMBERS_OWN = (
     "each member's client.model, where it is code of the member's own, treats each record by itself"
 )
@@ -87,7 +90,10 @@ def _statement_of(
     served: bool,
 ) -> Statement:
     if config.control == "label-free":
-        return label_free.statement(data.records)
+        found = label_free.statement(data.records)
+        # Outputs of these methods' clients are as many as classes, which labels then told.
+        told = data.fitted_labels and config.method.additive
+        return found.without_guarantee(FITTED_LABELS) if told else found
     found = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
     persons = persons_of(config, data) if found.is_bounded else None
     return found if persons is None else of_person(found, server.side.plan.releases, persons)
@@ -142,14 +148,14 @@ def assumptions(
 ) -> tuple[str, ...]:
     """What a guarantee rests on that was tried and not proved: what code of the user's own does.
 
-    Methods and the server's models decide about all that is covered. A client's model, its codec
-    and the preparation of its data decide about features alone.
+    Methods, data sets and the server's models decide about all that is covered, a client's model
+    and its codec about features alone.
     """
     features = FEATURES in covers
     named = (
         ("method", config.method.name, METHODS, True, METHOD_HOLDS),
         ("codecs.up", config.codecs.up.name, CODECS, features, CODEC_HOLDS),
-        ("data.name", config.data.name, (*CATALOG, "frame"), features, DATA_HOLD),
+        ("data.name", config.data.name, (*CATALOG, "frame"), True, DATA_HOLD),
     )
     models = (
         *(("client.model", model, features and not served) for model in config.client.every_model),

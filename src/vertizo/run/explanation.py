@@ -61,10 +61,11 @@ def _promise(privacy: Mapping[str, Any]) -> str:
 def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:
     if not is_bounded(privacy):
         if (noise := privacy.get("embedding_noise")) is not None:
+            seeded = "simulated " if noise.get("simulated") else ""
             yield (
                 "What one client sends of a record, by itself, against the server: "
-                f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. The client's model "
-                "may carry more of that record into the embeddings of others."
+                f"{seeded}ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. The "
+                "client's model may carry more of that record into the embeddings of others."
             )
         return
     simulated, covers = privacy["guarantee"] == "simulated", privacy["covers"]
@@ -185,11 +186,15 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return (
             f": data.time chooses records by {config.data.time!r}, or statistics prepared columns"
         )
-    mixing = any(model.name in ("module", "function") for model in config.client.every_model)
-    return (
-        ": statistics of the training records prepared columns (data.ranges and data.categories "
+    why = [
+        "statistics of the training records prepared columns (data.ranges and data.categories "
         "give public bounds instead)"
-    ) + (", or the client's model takes records together" if mixing else "")
+    ]
+    if any(model.name in ("module", "function") for model in config.client.every_model):
+        why.append("the client's model takes records together")
+    if config.method.name == "tangent":
+        why.append("tangent replies fit a client's model of several layers to all of its records")
+    return f": {', or '.join(why)}"
 
 
 def _how_labels(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
@@ -177,7 +177,8 @@ def build(
     cardinalities = data.cardinalities or ((),) * parties
     shared = [root.child("shared", m) for m in range(parties)]
     public = record_choice(config)
-    noise = embedding_noise(config, data.records)
+    if (noise := embedding_noise(config, data.records)) is not None:
+        noise = replace(noise, simulated=True)  # of one seed, as all of this federation
     # Messages pass as they are where bytes would say the same; nothing is known of a codec but that
     # float32 numbers come back exactly without one.
     exact = all(

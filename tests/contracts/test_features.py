@@ -1,0 +1,82 @@
+"""Where a statement covers features against the other clients, a record's features move what is
+released to them by its sensitivity at most: every method, clients that are lines and that bend.
+
+Two runs differ in one record's features at client 0. Everything released is made the same in both,
+so that what still differs in the sums behind it was carried there without noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests import federations as fed
+from tests.rows import each
+from torch import Tensor
+
+from vertizo.methods.choice import METHODS
+from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.run.coverage import FEATURES
+
+RECORDS, RECORD = 80, 7
+LINE, BENT = {"name": "mlp", "outputs": fed.DIM}, {"name": "mlp", "hidden": [16]}
+GIVEN = {**fed.GAUSSIAN, "server.update": "none", "epochs": 3, "batch_size": 20}
+CARRIES = {"czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"}
+"""Methods whose clients train on gradients of their own."""
+
+
+def sums(method: str, model: dict[str, Any], more: dict[str, Any], scale: float) -> Any:
+    """Whether features are covered, and every sum to the others before noise."""
+    data = fed.data(RECORDS)
+    data.features[0]["train"][RECORD] *= scale
+    whole = {"server.model": {"name": "sum"}} if METHODS[method].additive else {}
+    outputs = {"outputs": fed.CLASSES} if whole else {"outputs": fed.DIM}
+    changes = {**GIVEN, **whole, "client.model": {**model, **outputs}, **more}
+    if whole:
+        changes["batch_size"] = RECORDS
+    federation = fed.build(method, None, changes, of=data)
+    asked: list[int] = []
+    found: list[tuple[int, Tensor]] = []
+    side = federation.server.side
+    answer = side.answer
+
+    def answered(queries: Any, round_: int) -> Any:
+        asked[:] = [query.client for query in queries]
+        return answer(queries, round_)
+
+    def onto(self: SeededNoise, release: int, total: Tensor) -> Tensor:
+        if len(asked) == 1:
+            found.append((asked[0], total.clone()))
+        else:  # one release for each client, in turn
+            found.append((len(found) % len(asked), total.clone()))
+        numbers = self._stream.generator(release).standard_normal(tuple(total.shape))
+        return 5 * torch.from_numpy(numbers)
+
+    side.answer = answered  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SeededNoise, "onto", onto)
+        federation.start(upload_table=False)
+        fed.go_on(federation)
+    return FEATURES in federation.statement().covers, found
+
+
+@each("model", {"line": LINE, "bent": BENT})
+@each("method", [*METHODS, "tangent orthonormal"])
+def test_what_is_covered_is_not_carried(method: str, model: str) -> None:
+    method, _, directions = method.partition(" ")
+    client = {"line": LINE, "bent": BENT}[model]
+    more = {"method.directions": directions} if directions else {}
+    covered, before = sums(method, client, more, 1.0)
+    again, after = sums(method, client, more, 1000.0)
+    assert again is covered
+    assert [one for one, _ in before] == [one for one, _ in after]
+    pairs = zip(before, after, strict=True)
+    allowed = 2 * fed.GAUSSIAN["privacy.clip"]
+    furthest = max(float((one - other).norm()) / allowed for (to, one), (_, other) in pairs if to)
+    if covered:
+        assert furthest <= 1 + 1e-6
+    else:
+        assert furthest > 0.1, "nothing is carried, and could be covered"
+    carries = method in CARRIES or (method == "tangent" and (not directions or model == "bent"))
+    assert covered is not carries
