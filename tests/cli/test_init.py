@@ -67,5 +67,13 @@ def test_nothing_is_replaced(vertizo: Vertizo, refuses: Refuses, here: Path) -> 
         (folder / name).write_text("mine")
         refuses.row(name, [f"{folder.name}/{name}", "exists already"], "init", folder.name)
         assert (folder / name).read_text() == "mine"
+    (here / "taken").mkdir()
+    (here / "taken" / "config.yaml").write_text((here / "with config.yaml/config.yaml").read_text())
+    for words, command in (
+        (["has a config.yaml, and is no run"], ["train", "--out", "taken"]),
+        (["holds no run", "no run_name", "vertizo train"], ["predict", "taken"]),
+        (["holds no run", "no run_name"], ["train", "--resume", "taken"]),
+    ):
+        refuses.row(command[0], words, *command)
     (here / "file").write_text("mine")
     refuses.row("a file", ["file cannot be written to"], "init", "file")

@@ -67,11 +67,27 @@ WRONG = """\
 --steps 5 | --steps
 --sampling 0.1 | --sampling
 --server secret | 'secret'
+--server-clip -1 | --server-clip is -1
+--classes 0 | --classes | it is '0'
+--width 0 | --width | it is '0'
+--releases 0 | --releases | it is '0'
+--server poisson-dp-sgd --steps 0 | --steps | it is '0'
+--server poisson-dp-sgd --sampling 0 | --sampling is 0
+"""
+COMPARED = """\
+--clip 2 | --clip is for --epochs and --batch
+--server none | --server is for
+--server-share 0.4 | --server-share is for
+--steps 3 | --steps is for
+--sampling 0.1 | --sampling is for
+--records-per-person 2 | --records-per-person is for
 """
 
 
 def test_plan_refuses_wrong_numbers(refuses: Refuses) -> None:
     refuses(WRONG, "privacy", *MNIST, "--server", "private-sgd")
+    few = "--records 100 --clients 2 --epsilon 1 --delta 1e-5"
+    refuses(COMPARED, "privacy", "plan", *few.split())
 
 
 def test_a_run_and_a_configuration_are_explained(

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from vertizo.config import former_names, schema
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS, TextConfig, TextRestConfig
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.methods.choice import METHODS
 from vertizo.models.text import Spec
@@ -201,6 +202,11 @@ def test_everything_that_was_given_is_kept(load: Load) -> None:
 
 
 def test_overrides_are_read_as_yaml_and_go_before_the_file(load: Load) -> None:
+    assert load(None, "epochs=010").epochs == 10  # octal to YAML 1.1
+    with pytest.raises(ConfigError, match="epochs is '1:30'"):  # base 60
+        load(None, "epochs=1:30")
+    table = ("data.name=table", "data.path=t.csv", "data.label=y", "data.classes=[010, 020]")
+    assert load(None, *table).data.classes == ["010", "020"]
     for text in ("1e-3", "0.001", "1E-3", "10.e-4"):
         settings = load(None, f"client.optimizer.learning_rate={text}")
         assert settings.client.optimizer.learning_rate == 1e-3, text

@@ -133,7 +133,8 @@ def test_wishes_that_cannot_be_met(folder: Path) -> None:
         (None, ["new"], ["a.example"], 30, "which go with a server"),
         ("new", [], ["a.example:443"], 30, "'a.example:443' is neither a host name"),
         (None, ["new"], [], 0, "days is 0"),
-        (None, ["new"], [], 5000, "the authority itself expires on"),
+        (None, ["new"], [], 3650, "the authority itself expires on"),
+        (None, ["new"], [], 5000, "the authority holds for 3650"),
     ):
         with pytest.raises(ConfigError, match=re.escape(text)):
             issue(folder, server, members, hosts, days)

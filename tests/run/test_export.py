@@ -92,6 +92,10 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     other = ran(tmp_path / "other", data=DIGITS, client={"model": rules, "models": {"party1": {}}})
     refused(["model of party0 is a plain function", "--party"], ConfigError, parts_of, other)
     assert [part.name for part in parts_of(other, ["server", "party1"])] == ["party1", "server"]
+    named = {"a/b": ["mean radius"], "a_b": ["mean area"]}
+    alike = ran(tmp_path / "alike", data={"name": "breast-cancer", "columns": named})
+    refused(["'a/b' and 'a_b'", "files are the same"], ConfigError, parts_of, alike)
+    assert [part.name for part in parts_of(alike, ["server"])] == ["server"]
     monkeypatch.setitem(sys.modules, "onnx", None)
     (part,) = parts_of(run, ["party1"])
     refused(["pip install 'vertizo[onnx]'"], ConfigError, export, part, tmp_path, "onnx")

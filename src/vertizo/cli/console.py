@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from vertizo.config.environment import settings_of
 from vertizo.core.errors import Interrupted
 from vertizo.core.notices import Alarm
 
@@ -138,10 +140,14 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def command_line() -> str:
-    """The command as it was given, without where it puts its results."""
+    """The command as it was given, without where it puts its results, and with settings that stood
+    in the environment."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if not (word == "--out" and next(words, True))]
-    return shlex.join(["vertizo", *(word for word in kept if not word.startswith("--out="))])
+    kept = [word for word in kept if not word.startswith("--out=")]
+    given = [f"--set={one}" for one in settings_of(os.environ)]  # those of --set have the last word
+    place = next((i for i, word in enumerate(kept) if word.startswith("--set")), len(kept))
+    return shlex.join(["vertizo", *kept[:place], *given, *kept[place:]])
 
 
 def counted(number: int, what: str) -> str:

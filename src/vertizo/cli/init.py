@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,12 +25,17 @@ def init(
     for path in written:
         if path.exists() or path.is_symlink():
             raise RunError(f"{path} exists already, and is kept; name another folder")
+    begun: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in written.items():
             with path.open("x", encoding="utf-8", newline="\n") as file:
+                begun.append(path)
                 file.write(text)
     except OSError as error:
+        for path in begun:
+            with suppress(OSError):
+                path.unlink()
         raise RunError(f"{folder} cannot be written to: {error.strerror}") from None
     config, private = (shlex.quote(str(folder / name)) for name in (CONFIG_FILE, PRIVATE_FILE))
     print(f"{folder}: two configurations, and {customers} made-up customers of a bank. Go on with")

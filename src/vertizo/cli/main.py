@@ -7,6 +7,7 @@ configuration was checked. So help and refusals need no PyTorch.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -124,6 +125,9 @@ class LazyGroup(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:  # otherwise click ends without a line
             raise Interrupted("stopped") from None
+        except BrokenPipeError:  # otherwise click ends with 1
+            _leave_output()
+            sys.exit(141)
 
 
 def _version(wanted: bool) -> None:
@@ -157,19 +161,35 @@ def main() -> None:
     log.reset()
     try:
         arguments = sys.argv[1:] or ["--help"]
-        sys.exit(program().main(arguments, prog_name="vertizo", standalone_mode=False))
+        code = program().main(arguments, prog_name="vertizo", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk is still told in one line
+        sys.exit(code)
     except (Interrupted, KeyboardInterrupt) as error:
         _end(str(error) or "stopped", 130)
     except UserError as error:
         _end(str(error), 2)
     except BrokenPipeError:
+        _leave_output()
         sys.exit(141)
+    except OSError as error:  # as `Path.exists` raises for a folder that may not be entered
+        _leave_output()
+        place = "standard output" if error.filename is None else error.filename
+        _end(f"{place} cannot be used: {error.strerror}", 2)
     except Exception as error:
         # Typer carries its own copy of click, whose errors have no public name.
         if not hasattr(error, "format_message"):
             raise
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        if (found := getattr(error.__cause__, "errors", None)) is not None:
+            message = f"{message.rstrip('.')}, and it is {found()[0]['input']!r}"
         _end(f"{message.rstrip('.')}; see --help", 2)
+
+
+def _leave_output() -> None:
+    """What is not printed yet goes nowhere, so that ending does not try again."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(line: str, code: int) -> NoReturn:

@@ -12,7 +12,7 @@ from rich.console import Console
 from vertizo.cli.console import grid, say
 from vertizo.cli.options import AsJson, option
 from vertizo.core.errors import ConfigError
-from vertizo.core.validate import positive
+from vertizo.core.validate import fraction, positive
 
 if TYPE_CHECKING:
     from vertizo.privacy import choosing
@@ -28,10 +28,10 @@ def plan(
     delta: Annotated[float, option("The δ at which ε is stated.")],
     epochs: Annotated[int | None, option("E, queries of each client about each record.")] = None,
     batch: Annotated[int | None, option("B, records in a query.")] = None,
-    classes: Annotated[int, option("k, the number of classes, for the comparison.")] = 2,
+    classes: Annotated[int, option("k, the number of classes.", min=2)] = 2,
     width: Annotated[
         int | None,
-        option("d_h, numbers of an embedding. Default: 1 for the comparison, else 64."),
+        option("d_h, numbers of an embedding. Default: 1 for the comparison, else 64.", min=1),
     ] = None,
     positives: Annotated[
         float | None,
@@ -41,7 +41,9 @@ def plan(
         Cover, option("What must be covered, for the comparison: labels or features.", "WHAT")
     ] = "labels",
     clip: Annotated[float, option("C, the clip of replies.")] = 1.0,
-    releases: Annotated[int, option("Numbers in a reply, each with its own clip and noise.")] = 1,
+    releases: Annotated[
+        int, option("Numbers in a reply, each with its own clip and noise.", min=1)
+    ] = 1,
     server: Annotated[
         Server,
         option(
@@ -56,7 +58,7 @@ def plan(
         int, option("k, records of one person at most: ε is stated for such a person as well.")
     ] = 1,
     steps: Annotated[
-        int | None, option("Server steps on secret samples. Default: one for each round.")
+        int | None, option("Server steps on secret samples. Default: one for each round.", min=1)
     ] = None,
     sampling: Annotated[float | None, option("q, rate of secret samples. Default: B/D.")] = None,
     as_json: AsJson = False,
@@ -68,12 +70,26 @@ def plan(
         if (epochs, batch) != (None, None):
             missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
             raise ConfigError(f"{missing} is missing; {given} is for the noise of replies with it")
-        if records_per_person != 1:
-            raise ConfigError("--records-per-person is for --epochs and --batch, which are missing")
+        for flag, (value, default) in {
+            "--clip": (clip, 1.0),
+            "--releases": (releases, 1),
+            "--server": (server, "poisson-dp-sgd"),
+            "--server-share": (server_share, 0.5),
+            "--server-clip": (server_clip, 1.0),
+            "--records-per-person": (records_per_person, 1),
+            "--steps": (steps, None),
+            "--sampling": (sampling, None),
+        }.items():
+            if value != default:
+                raise ConfigError(f"{flag} is for --epochs and --batch, which are missing")
         case = choosing.Case(records, clients, classes, width or 1, positives)
         _compare(case, epsilon, delta, cover, as_json=as_json)
         return
     positive("--records-per-person", records_per_person)
+    positive("--clip", clip)
+    positive("--server-clip", server_clip)
+    if sampling is not None:
+        fraction("--sampling", sampling)
     secret = server == "poisson-dp-sgd"
     if not secret and (steps is not None or sampling is not None):
         raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")

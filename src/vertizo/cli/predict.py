@@ -55,8 +55,16 @@ def predict(
     log_format: log.LogFormat = "text",
 ) -> None:
     """Predict new records, from a run folder or together with all parties over the network."""
+    from vertizo.config.environment import Variable, source_of
+
     chosen = head or "private"
     if run.is_dir():
+        for setting in settings or []:
+            if not isinstance(setting, Variable):
+                raise ConfigError(
+                    f"{source_of(setting)} is for a party's configuration; {run} is a run, which "
+                    "predicts as it was trained"
+                )
         predict_offline(
             run, data, out, id_column=id_, delimiter=delimiter, encoding=encoding, head=chosen
         )

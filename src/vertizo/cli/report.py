@@ -15,7 +15,9 @@ def report(
     runs: Annotated[
         list[Path],
         argument(
-            "Folders that train, compare, serve or attack wrote.", "RUN…", complete=complete_runs
+            "Folders that train, compare, worth, tune, serve or attack wrote.",
+            "RUN…",
+            complete=complete_runs,
         ),
     ],
     out: Annotated[

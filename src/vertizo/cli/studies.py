@@ -115,8 +115,10 @@ def compare(
             "--methods is missing and the configuration has no section 'methods'; name some of "
             f"{', '.join(METHODS)}, separated by commas"
         )
+    from vertizo.core.registry import short
+
     first = next(iter(configs.values()))
-    folder = out or Path("runs") / f"compare-{first.data.name}"
+    folder = out or Path("runs") / f"compare-{short(first.data.name)}"
     runs = comparison.plan(configs, seeds, folder, controls=CONTROLS if controls else ())
     remarks = comparison.check(runs)
     errors = Console(stderr=True)
@@ -212,9 +214,10 @@ def tune(
     if total_epsilon is not None and total_epsilon <= 0:
         raise ConfigError(f"--total-epsilon is {total_epsilon:g}; it must be above 0")
     from vertizo.config import schema
+    from vertizo.core.registry import short
 
     chosen = schema.load(config, settings or [])
-    folder = out or Path("runs") / f"tune-{chosen.data.name}-{chosen.method.name}"
+    folder = out or Path("runs") / f"tune-{short(chosen.data.name)}-{short(chosen.method.name)}"
     with resumable(folder):
         from vertizo.studies.tuning.search import Options
         from vertizo.studies.tuning.search import tune as run

@@ -57,7 +57,7 @@ def train(
         raise ConfigError(f"--resume continues a run as configured; leave out {what}")
     from vertizo.core.registry import short
     from vertizo.run import summary_figures, tracking
-    from vertizo.run.folder import RunFolder, new_folder
+    from vertizo.run.folder import RunFolder, finite, new_folder
 
     tracking.check(track or [])
     place: AbstractContextManager[Path]
@@ -75,7 +75,7 @@ def train(
         summaries = _all(chosen, folder, resume is not None, controls, track or [])
     first = summaries[0]
     if as_json:
-        print(json.dumps(first))
+        print(json.dumps(finite(first), allow_nan=False))
         return
     controlled = [CONTROLS[summary["control"]] for summary in summaries[1:]]
     figures = [dict(summary_figures.rows(summary)) for summary in summaries]
@@ -91,6 +91,7 @@ def _all(
 ) -> list[dict[str, Any]]:
     """The run's summary, and those of its controls."""
     from vertizo.privacy.options import ON_LABELS
+    from vertizo.run import checkpoint
     from vertizo.run.experiment import Experiment
     from vertizo.run.label_free import controls_of
     from vertizo.run.ledger_session import can_go_on, check_pays
@@ -104,7 +105,8 @@ def _all(
     try:
         summaries = [_run(config, folder, resume, track)]
         for control in controls_of(config) if controls else ():
-            (folder / "controls").mkdir(exist_ok=True)
+            with checkpoint.writing(folder / "controls"):
+                (folder / "controls").mkdir(exist_ok=True)
             place = folder / "controls" / control
             controlled = config.model_copy(update={"control": control})
             begun = (place / "config.yaml").is_file()
@@ -112,7 +114,7 @@ def _all(
     except Interrupted as error:
         if not (folder / "config.yaml").is_file():
             raise
-        hint = f"continue with --resume {shlex.quote(str(folder))}"
+        hint = f"continue with --resume {shlex.quote(str(folder))}{' --controls' * controls}"
         if not can_go_on(config, begun=True):
             hint = "secret noise cannot be repeated: start again, or with a seed (--set seed=0)"
         raise Interrupted(f"{error}; {hint}") from None

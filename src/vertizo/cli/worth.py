@@ -53,10 +53,11 @@ def worth(
         )
     if "seed" not in chosen.model_fields_set:  # so that it is resumed where it was stopped
         chosen = schema.load(config, [*(settings or []), "seed=0"])
+    from vertizo.core.registry import short
     from vertizo.studies import made_by
     from vertizo.studies.worth import study, words
 
-    folder = out or Path("runs") / f"worth-{chosen.data.name}"
+    folder = out or Path("runs") / f"worth-{short(chosen.data.name)}"
     made = study.Worth(chosen, folder, seeds, shapley, repeats)
     errors = Console(stderr=True)
     made.check()

@@ -46,10 +46,10 @@ def source_of(setting: str) -> str:
     return setting.name if isinstance(setting, Variable) else f"--set {setting}"
 
 
-def variable_of(path: Sequence[str], settings: Sequence[str]) -> str | None:
-    """The variable that had the last word about a key, or about a section it is in."""
+def set_by(path: Sequence[str], settings: Sequence[str]) -> str | None:
+    """Where the last word was said about a key, or about a section it is in; None: in a file."""
     for setting in reversed(settings):
         keys = setting.partition("=")[0].split(".")
         if list(path[: len(keys)]) == keys:
-            return setting.name if isinstance(setting, Variable) else None
+            return setting.name if isinstance(setting, Variable) else "--set"
     return None

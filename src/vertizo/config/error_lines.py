@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from vertizo.config.environment import source_of, variable_of
+from vertizo.config.environment import set_by, source_of
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
 from vertizo.core.registry import FOREIGN
@@ -33,7 +33,7 @@ EXPECTED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without surprises: no key twice, and 1e-3 is a number."""
+    """YAML without surprises: no key twice, 1e-3 is a number, 010 and 1:30 are none."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
@@ -64,12 +64,22 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
     return text if number is None else number
 
 
+def _decimal(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """010 is a code and 1:30 a time: neither is the number that YAML 1.1 sees."""
+    text = str(loader.construct_scalar(node))
+    if ":" in text or re.fullmatch(r"[-+]?0[0-9_]+", text):
+        return text
+    return getattr(loader, f"construct_yaml_{node.tag.rpartition(':')[2]}")(node)
+
+
 def _as_text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _as_text)  # nothing here is a date
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
+_Loader.add_constructor("tag:yaml.org,2002:float", _decimal)
 _Loader.add_constructor("tag:yaml.org,2002:str", _scalar)
 
 
@@ -110,6 +120,8 @@ def read_yaml(path: Path) -> Tree:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: sections are nested too deep") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -184,7 +196,7 @@ def refusal(
         places += [[*path, tag] for tag in TAGS]
     elif isinstance(error["input"], dict):  # somebody set a key below what has none
         places += [[*path, key] for key in error["input"]]
-    place = next(filter(None, (variable_of(each, settings) for each in places)), source)
+    place = next(filter(None, (set_by(each, settings) for each in places)), source)
     return ConfigError(f"{place}: {explain(problem, root)}")
 
 

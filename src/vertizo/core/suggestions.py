@@ -80,10 +80,13 @@ def _form(name: str) -> str:
 def nearest_file(path: Path) -> str:
     """The end of a complaint about a file that is not there: one beside it of such a name."""
     try:
-        there = sorted(each.name for each in path.parent.iterdir())
+        there = sorted(each.name for each in path.parent.iterdir() if each.is_file())
     except OSError:
         return ""
-    return nearest(path.name, there)
+    # Endings are alike where nothing else is; of one name, the file of that ending is meant.
+    there.sort(key=lambda each: Path(each).suffix == path.suffix)
+    stems = {Path(each).stem: each for each in there}
+    return question([stems[each] for each in similar(path.stem, list(stems))])
 
 
 def question(names: Sequence[str]) -> str:

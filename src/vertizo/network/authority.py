@@ -97,6 +97,8 @@ def _check_wishes(
         raise ConfigError("no party was named; name the server, or members, or both")
     if days < 1:
         raise ConfigError(f"days is {days}; a certificate must hold for 1 or more")
+    if days > AUTHORITY_DAYS:
+        raise ConfigError(f"days is {days}; the authority holds for {AUTHORITY_DAYS}, use fewer")
     if hosts and server is None:
         raise ConfigError(f"hosts are {list(hosts)}, which go with a server; name it as well")
     for name in names:

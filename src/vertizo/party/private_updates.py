@@ -81,6 +81,7 @@ class Noised(Optimised):
 class PrivateSgd(Counted, Noised):
     """DP-SGD on the batch of each query (Abadi et al. 2016), without amplification."""
 
+    is_shared = True
     batch_size: int
     """Nominal B."""
 
@@ -94,6 +95,7 @@ class PrivateSgd(Counted, Noised):
 class PrivateZerothOrder(Counted, Noised):
     """A two-point step whose slope is clipped for each record, added up and noised."""
 
+    is_shared = True
     batch_size: int
     """Nominal B."""
     directions: Directions

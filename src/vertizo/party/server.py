@@ -22,7 +22,7 @@ from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted, with_tangents
 from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores
-from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, Schedule, SecretSgd
+from vertizo.party.private_updates import Schedule, SecretSgd
 from vertizo.party.scoring import Scoring
 from vertizo.party.server_model import ServerSide, TrainingMeter
 from vertizo.party.table import Staleness
@@ -72,8 +72,7 @@ class ServerParty:
     known: Sequence[Batches] = ()
     """Each client's order of records, where it is known; none where IDs are sent."""
     private_labels: LabelMaker | None = None
-    """Makes what training reads in place of the raw labels; None where it reads those. The side has
-    no labels until then."""
+    """Makes what training reads in place of the raw labels, of which the side has none then."""
     head: FinalHead | None = None
     """The raw head, to be fitted after the last reply; None for none."""
 
@@ -176,17 +175,11 @@ class ServerParty:
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round; the table stands in for the others.
 
-        The last query of a round does it; a driver that waits no longer may. ConflictError if
-        nobody asked, or where all queries together pay for a step of the server's.
+        The last query of a round does it, or a driver that waits no longer. ConflictError if too
+        few asked: nobody, or not all whose queries pay for the server's step together.
         """
-        if not self._open:
-            raise ConflictError("no query waits for an answer")
-        charged = isinstance(self.side.update, PrivateSgd | PrivateZerothOrder)
-        if charged and len(self._open) < self.clients:
-            raise ConflictError(
-                "the server makes a whole noised step a round, of which every query is charged its "
-                "share; wait for all clients"
-            )
+        if (count := len(self._open)) < (self.clients if self.side.update.is_shared else 1):
+            raise ConflictError(f"{count} queries are too few for an answer; wait for all clients")
         queries, self._open = sorted(self._open, key=lambda query: query.client), []
         return self._answer(queries, None)
 

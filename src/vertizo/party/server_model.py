@@ -160,6 +160,8 @@ class ServerUpdate:
 
     is_private = False
     """Whether later replies say nothing more about labels because of it."""
+    is_shared = False
+    """Whether each query of a round is charged a share of the step."""
     evaluations = 0
     """Of the server model, beside those that answer the query."""
 

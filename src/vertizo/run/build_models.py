@@ -300,6 +300,12 @@ def server_module(
         return _begun(module, config.last_layer)
 
 
+def unlike(table: Tensor) -> Tensor:
+    """A few records to try a model on, none like another where there are several kinds."""
+    kinds: Tensor = torch.unique(table[:4096], dim=0)
+    return kinds[torch.linspace(0, len(kinds) - 1, 5).long()]
+
+
 def mixes_records(
     model: Model, inputs: Tensor, sizes: Sequence[int] = (), scale: float = 1000.0
 ) -> bool:

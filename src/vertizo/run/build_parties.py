@@ -56,8 +56,6 @@ from vertizo.run.persons import check_persons
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
-TRIED, TRIED_OF = 5, 4096
-"""Records that a model is tried on, and among how many they are looked for."""
 SUM_ALONE = (
     "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "
     "raw head (server.final_head), not the private one"
@@ -181,16 +179,10 @@ def make_client(
     with models.named("client.model"):
         if why is None:
             models.check_last_batch(model, table[:1], records, config.batch_size)
-        mixes = models.mixes_records(model, _unlike(table), sizes)
+        mixes = models.mixes_records(model, models.unlike(table), sizes)
     mixes = mixes or options.pretrain in FITTED or method.fits(model)
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
-
-
-def _unlike(table: Tensor) -> Tensor:
-    """A few records to try a model on, none like another where there are several kinds."""
-    kinds: Tensor = torch.unique(table[:TRIED_OF], dim=0)
-    return kinds[torch.linspace(0, len(kinds) - 1, TRIED).long()]
 
 
 def _prepared(

@@ -9,12 +9,14 @@ its own is ``top.`` and ``encoder.``.
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +88,9 @@ def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
     if SERVER in data.parties:
         raise ConfigError(f"{run} has a client called {SERVER!r}, which is the label holder's file")
     known = (*data.parties, SERVER)
+    for one, other in combinations(known, 2):
+        if file_name(one) == file_name(other) and not {one, other}.isdisjoint(names or known):
+            raise ConfigError(f"{run} has clients {one!r} and {other!r}, whose files are the same")
     for name in names:
         if name not in known:
             hint = nearest(name, known) or f"; there are {', '.join(known)}"
@@ -116,13 +121,25 @@ def export(part: Part, folder: Path, form: Format) -> Path:
         ConfigError: a package is missing.
         RunError: PyTorch cannot write this model as ONNX, or the file cannot be written.
     """
-    path = folder / f"{part.name.replace('/', '_')}{ENDINGS[form]}"
+    path = folder / f"{file_name(part.name)}{ENDINGS[form]}"
     with checkpoint.writing(path):
         if form == "torch":
-            torch.save(part.module.state_dict(), path)
+            written = io.BytesIO()
+            torch.save(part.module.state_dict(), written)
+            checkpoint.write_atomically(path, written.getvalue())
         else:
-            _onnx(part, path)
+            begun = path.with_name(f".{path.name}.new")
+            try:
+                _onnx(part, begun)
+                begun.replace(path)
+            finally:
+                begun.unlink(missing_ok=True)
     return path
+
+
+def file_name(party: str) -> str:
+    """What a party's file is called, without its ending."""
+    return party.replace("/", "_").lstrip(".") or "_"
 
 
 def _onnx(part: Part, path: Path) -> None:

@@ -35,6 +35,8 @@ from vertizo.run import checkpoint, provenance
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
 """What a run writes beside its configuration."""
+STUDIES = ("comparison.json", "worth.json", "tune.json")
+"""What other commands leave in folders of theirs."""
 
 
 class RunFolder:
@@ -51,8 +53,12 @@ class RunFolder:
             if self.path.exists() and not self.path.is_dir():
                 raise RunError(f"--out {self.path} is a file; name a folder")
             taken = (self.path / "config.yaml").exists()
-            others = [name for name in FILES if (self.path / name).exists()]
+            others = [name for name in (*FILES, *STUDIES) if (self.path / name).exists()]
             begun = (self.path / "run_name").exists()
+        if taken and not begun:
+            raise RunError(
+                f"--out {self.path} has a config.yaml, and is no run; name another folder"
+            )
         if taken:
             raise RunError(
                 f"--out {self.path} already holds a run; continue it with "
@@ -110,6 +116,11 @@ class RunFolder:
             exists = path.is_file()
         if not exists:
             raise RunError(f"{self.path} holds no run: there is no config.yaml in it")
+        if not (self.path / "run_name").exists():
+            raise RunError(
+                f"{self.path} holds no run: there is a config.yaml in it, and no run_name; begin "
+                f"one with vertizo train {shlex.quote(str(path))}"
+            )
         return config.load(path)
 
     def preparation(self) -> Preparation | None:
@@ -131,7 +142,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Nobody else writes into the folder inside; released when the process ends, however."""
         with checkpoint.telling(f"{self.path} cannot be used"):
-            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
         with os.fdopen(handle):
             try:
                 system.lock(handle, wait=False)
@@ -203,24 +214,27 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            result = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: not a {path.stem}: {error}") from None
+        if not isinstance(result, dict):
+            raise RunError(f"{path}: not a {path.stem}: it holds no names and values")
         return result
 
 
 def _json(value: Any, indent: int | None = None) -> str:
     """JSON, which has no NaN and no infinity: they become null."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value for JSON, with None for every number that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

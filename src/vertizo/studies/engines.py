@@ -84,7 +84,9 @@ class Processes:
                     future.result()
                 except UserError as error:
                     if forgive is None or not forgive(run, error):
-                        raise
+                        if str(run.folder) in str(error):
+                            raise
+                        raise type(error)(f"{run.folder}: {error}") from None
                 yield run
 
 

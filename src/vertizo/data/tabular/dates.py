@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.data.tabular.column_checks import NEARLY, rows_in_words
+from vertizo.data.tabular.column_checks import rows_in_words
 from vertizo.data.tabular.columns import Source, numbers, texts
 
 if TYPE_CHECKING:
@@ -27,33 +27,6 @@ DATE = rf"^{_DAY}(?:[T ]{_TIME} ?(?:Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?$"
 PLAIN = r"^(?P<year>\d{4})(?:-(?P<month>\d{2})|(?P<both>\d{4}))$"
 """20200131 and 2020-01 (its first day), where somebody has said that they are dates."""
 WRITTEN = "write dates as 2020-01-31, or 2020-01-31T08:30"
-
-
-def recognised(values: pl.Series) -> bool:
-    """Whether a column holds dates, or nearly so."""
-    import polars as pl
-
-    if values.dtype in (pl.Date, pl.Datetime):
-        return True
-    present = values.drop_nulls()
-    if values.dtype != pl.String or not len(present):
-        return False
-    return int(present.str.contains(DATE).sum()) >= NEARLY * len(present)
-
-
-def days(source: Source, column: str) -> NDArray[np.float64]:
-    """Days since 1970-01-01 with their fractions, NaN where missing.
-
-    Raises:
-        DataError: names the first value that is no date, and its line.
-    """
-    found, wrong = _days(source, column)
-    if wrong is not None:
-        raise DataError(
-            f"{source.name}: column {column!r} holds {texts(source, column)[wrong]!r} in "
-            f"{source.place(wrong)}, which is no date; {WRITTEN}, or leave it empty"
-        )
-    return found
 
 
 def moments(source: Source, column: str | None) -> Tensor | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -287,20 +288,22 @@ def names() -> list[str]:
 
 def runs_of(name: str) -> str:
     """The study whose runs a study shows: itself, or its base."""
-    base = _read(name).get("base")
-    return _path(name).stem if base is None else runs_of(str(base))
+    return _path(_bases(name)[-1]).stem
 
 
 def load(name: str, *, quick: bool = False) -> AnyStudy:
     """A study by name, or from a file of one's own, in its full or its quick form."""
-    tree = _whole(name)
+    tree = reduce(changed, map(_read, reversed(_bases(name))))
+    tree.pop("base", None)
     smaller = tree.pop("quick", {})
+    if not isinstance(smaller, dict):
+        raise ConfigError(f"{_path(name)}: quick is {smaller!r}, no keys and values")
     if quick:
         if not smaller:
             raise ConfigError(f"{name} has no quick form; leave --quick out")
         tree = _pruned(changed(tree, smaller), tree.get("columns"))
     kind = tree.get("kind", "table")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{_path(name)}: kind is {kind!r}; known are {', '.join(KINDS)}")
     try:
         return KINDS[kind].model_validate(tree)
@@ -360,11 +363,14 @@ def changed(tree: Tree, own: Tree, *, keep_nulls: bool = False) -> Tree:
     return result
 
 
-def _whole(name: str) -> Tree:
-    """A study's keys, those of its base below."""
-    own = _read(name)
-    base = own.pop("base", None)
-    return own if base is None else changed(_whole(str(base)), own)
+def _bases(name: str) -> list[str]:
+    """A study, its base, the base of that, and so on; ConfigError where they go round."""
+    found = [name]
+    while (base := _read(found[-1]).get("base")) is not None:
+        if base in found:
+            raise ConfigError(f"{_path(found[-1])}: base is {base!r}, which is built on this one")
+        found.append(str(base))
+    return found
 
 
 def _read(name: str) -> Tree:

@@ -150,7 +150,7 @@ class _Search:
             if path.is_file():
                 known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
                 return known
-            if folder.is_dir() and any(folder.iterdir()):
+            if folder.is_dir() and any(each.name != ".lock" for each in folder.iterdir()):
                 raise RunError(
                     f"--out {folder} holds something else than a search; name another folder"
                 )
