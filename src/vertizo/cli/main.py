@@ -6,6 +6,7 @@ configuration was checked. So help and refusals need no PyTorch.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -173,6 +174,8 @@ def main() -> None:
         _leave_output()
         sys.exit(141)
     except OSError as error:  # as `Path.exists` raises for a folder that may not be entered
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
         _leave_output()
         place = "standard output" if error.filename is None else error.filename
         _end(f"{place} cannot be used: {error.strerror}", 2)
