@@ -72,7 +72,7 @@ class ServerParty:
     known: Sequence[Batches] = ()
     """Each client's order of records, where it is known; none where IDs are sent."""
     private_labels: LabelMaker | None = None
-    """Makes what training reads in place of the raw labels, of which the side has none then."""
+    """Makes what training reads in place of raw labels, which the side then lacks; or none."""
     head: FinalHead | None = None
     """The raw head, to be fitted after the last reply; None for none."""
 

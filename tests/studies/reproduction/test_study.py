@@ -245,3 +245,19 @@ def test_a_part_of_a_table_is_run() -> None:
             study.only(study.load("czofo-table3"), columns)
     with pytest.raises(ConfigError, match="this one is scaling"):
         study.only(study.load("theory-scaling"), ["accuracy"])
+
+
+def test_studies_of_ones_own_that_cannot_be_read(tmp_path: Path) -> None:
+    round_, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    round_.write_text(f"base: {other}\n")
+    other.write_text(f"base: {round_}\n")
+    for text, words in (
+        (None, "which is built on this one"),
+        ("kind: [1]\nquick: {seeds: 1}\n", r"kind is \[1\]; known are"),
+        ("quick: 3\n", "quick is 3, no keys and values"),
+        (f"a: {'[' * 3000}", "nested too deep"),
+    ):
+        if text is not None:
+            round_.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            study.load(str(round_), quick=True)
