@@ -18,6 +18,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
 from tests import warm
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 from tests.refusals import refused
@@ -181,8 +182,12 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     predictions = pl.read_csv(reader.place / "predictions.csv")
     assert predictions.height == 60
     truth = diagnoses()
-    right = [truth[key] == said for key, said, *_ in predictions.iter_rows()]
-    assert sum(right) >= 0.85 * 60
+    sick = [truth[key] == "malignant" for key in predictions["patient"]]
+    # Order and not decisions: with fresh noise, one job in ten moves the boundary by ten patients,
+    # while the AUC of 35 jobs was never below 0.93. Rows in another order have one of 0.5 ± 0.09.
+    assert roc_auc_score(sick, predictions["probability_malignant"]) >= 0.85
+    said = predictions["probability_malignant"] > predictions["probability_benign"]
+    assert (said == (predictions["prediction"] == "malignant")).all()
 
 
 def test_what_is_not_this_partys_is_refused(tmp_path: Path) -> None:
