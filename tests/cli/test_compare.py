@@ -74,6 +74,14 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
     refuses(MISTAKES, "compare", *tiny)
 
 
+def test_a_folder_that_holds_a_run_is_refused(refuses: Refuses, here: Path) -> None:
+    (here / "run").mkdir()
+    (here / "run" / "config.yaml").touch()
+    compare = ["compare", "--methods", "vafl"]
+    for command in (compare, ["worth"], ["reproduce", "dpzv-figure6"]):
+        refuses.row(command[0], ["run holds a run; name another"], *command, "--out", "run")
+
+
 def test_what_does_not_fit_side_by_side_is_continued_below(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -50,6 +50,12 @@ def test_a_name_that_is_too_long_and_a_folder_that_is_locked(
     refuses.row("locked", ["locked cannot be used: Permission denied"], "predict", "locked")
 
 
+def test_an_empty_word_is_no_folder(refuses: Refuses) -> None:
+    for option in (["--out", ""], ["--out="], ["--set", "seed=", "--out", ""]):
+        refuses.row(str(option), ["what follows --out is empty"], "train", *option)
+    refuses.row("a run", ["what follows predict is empty"], "predict", "")
+
+
 def test_settings_of_the_environment_are_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from vertizo.cli.console import command_line
 

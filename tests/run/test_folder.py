@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError, UserError
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.models.losses import Regression
-from vertizo.run.folder import RunFolder
+from vertizo.run.folder import CLOSING, STUDIES, RunFolder
 
 
 @pytest.fixture
@@ -55,6 +57,19 @@ class TestCreate:
     def test_a_folder_with_a_run_is_refused(self, folder: RunFolder) -> None:
         paths = f"--out {folder.path}", f"--resume {folder.path}"
         refused("already holds a run", folder.check_is_new, *paths)
+
+    def test_a_folder_of_a_run_or_of_another_study_is_for_no_study(
+        self, folder: RunFolder, tmp_path: Path
+    ) -> None:
+        for own in (*STUDIES, ""):
+            refused("holds a run", partial(folder.check_is_for, own), folder.path)
+        for number, other in enumerate(STUDIES):
+            place = RunFolder(tmp_path / str(number))
+            place.path.mkdir()
+            (place.path / other).touch()
+            place.check_is_for(other)
+            for own in {*STUDIES, ""} - {other}:
+                refused(f"holds {other}", partial(place.check_is_for, own), place.path)
 
     def test_what_could_not_be_written_can_be_begun_again(self, tmp_path: Path) -> None:
         preparation = Preparation({}, "y", Regression(), None)
@@ -208,9 +223,15 @@ class TestMetrics:
 class TestSummaryAndCheckpoints:
     def test_a_summary(self, folder: RunFolder) -> None:
         assert folder.summary() is None
-        folder.write_summary({"words": "ε", "seconds": 1 / 3})
-        assert folder.summary() == {"words": "ε", "seconds": 1 / 3}
-        assert json.loads(folder.summary_file.read_text(encoding="utf-8"))["words"] == "ε"
+        figures = dict.fromkeys(CLOSING, "ε") | {"seconds": 1 / 3, "loss": math.inf}
+        folder.write_summary(figures)
+        assert folder.summary() == figures | {"loss": None}
+        assert json.loads(folder.summary_file.read_text(encoding="utf-8"))["method"] == "ε"
+
+    @each("gone", CLOSING)
+    def test_a_summary_without_a_figure_is_named(self, gone: str, folder: RunFolder) -> None:
+        folder.write_summary({key: "" for key in CLOSING if key != gone})
+        refused(f"it has no {gone!r}", folder.summary, folder.summary_file)
 
     @each("content", [b"", b'{"a', b"\xff\xfe"])
     def test_a_damaged_summary_is_named(self, content: bytes, folder: RunFolder) -> None:

@@ -236,8 +236,14 @@ class TestMistakes:
     def test_a_place_that_cannot_be_used(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         run = experiment().run
-        for spec in (*(f"{kind}={tmp_path / 'file'}" for kind in KINDS), "mlflow=nothing://here"):
-            refused(spec, RunError, run, track=[spec], match=f"^--track {spec} failed: ")
+        for place in (tmp_path / "file", tmp_path / "file" / "below"):
+            for kind in KINDS:
+                spec = f"{kind}={place}"
+                words = f"^--track {spec}: .*file is a file; name a folder$"
+                refused(spec, ConfigError, run, tmp_path / "run", track=[spec], match=words)
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+        spec = "mlflow=nothing://here"
+        refused(spec, RunError, run, track=[spec], match=f"^--track {spec} failed: ")
 
 
 def test_the_command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from vertizo.attacks.settings import setting, with_noise
 from vertizo.config import schema as configuration
 from vertizo.config.error_lines import explain, override
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.suggestions import nearest
 from vertizo.data.vertical import VerticalData
@@ -217,7 +217,7 @@ def table(
 
 def write(folder: Path, content: Mapping[str, Any]) -> Path:
     """Leave figures in ``attacks.json`` of a folder, which is made; RunError if it cannot be."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = strict_json.text(content, indent=2) + "\n"
     place = folder / "attacks.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -21,6 +20,7 @@ from vertizo.cli.options import (
     complete_methods,
     option,
 )
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
@@ -97,7 +97,7 @@ def attack(
 
         place = write(out, content)
     if as_json:
-        print(json.dumps(content))
+        print(strict_json.text(content))
     else:
         _show(found, seeds, place, as_table=name == TABLE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from vertizo.cli.console import say
 from vertizo.cli.options import AsJson, Settings, argument, option
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def jobs(
     holds = not _is_member(config)
     found = store.jobs() if job is None else [_known(store, job)]
     if as_json:
-        print(json.dumps([_described(store, each, holds) for each in found]))
+        print(strict_json.text([_described(store, each, holds) for each in found]))
         return
     if job is not None:
         _show(store, found[0], holds)

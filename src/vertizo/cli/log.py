@@ -7,7 +7,6 @@ configuration is told in it too.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import threading
@@ -17,6 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from vertizo.core import strict_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,7 +107,7 @@ def write(level: Level, message: str, **more: str) -> None:
     time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": time, "level": level, "job": _state.job, "party": _state.party}
     line |= {"message": message, **more}
-    sys.stderr.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stderr.write(strict_json.text(line) + "\n")
     sys.stderr.flush()
 
 

@@ -10,7 +10,9 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -162,6 +164,7 @@ def main() -> None:
     log.reset()
     try:
         arguments = sys.argv[1:] or ["--help"]
+        _check_none_is_empty(arguments)
         code = program().main(arguments, prog_name="vertizo", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a full disk is still told in one line
@@ -187,6 +190,15 @@ def main() -> None:
         if (found := getattr(error.__cause__, "errors", None)) is not None:
             message = f"{message.rstrip('.')}, and it is {found()[0]['input']!r}"
         _end(f"{message.rstrip('.')}; see --help", 2)
+
+
+def _check_none_is_empty(arguments: Sequence[str]) -> None:
+    """An empty path would be the folder where one is."""
+    for before, word in pairwise(["vertizo", *arguments]):
+        option, *given = word.split("=", 1)
+        if not word or (option.startswith("--") and given == [""]):
+            named = option or before
+            raise ConfigError(f"what follows {named} is empty; is a variable of the shell not set?")
 
 
 def _leave_output() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from rich.text import Text
 from vertizo.cli import log
 from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import AsJson, PartyConfig, Settings, argument, option
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def serve(
     except KeyboardInterrupt:
         raise Interrupted(STOPPED) from None
     if as_json:
-        print(json.dumps(summary))
+        print(strict_json.text(summary))
     else:
         _show_served(summary, chosen.federation.folder)
 

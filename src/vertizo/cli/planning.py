@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from vertizo.cli.console import grid, say
 from vertizo.cli.options import AsJson, option
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 
@@ -123,7 +123,7 @@ def plan(
     if as_json:
         told = {} if person is None else {"epsilon_per_person": person}
         about_all = {"epsilon": found.epsilon, "signal_to_noise": ratios}
-        print(json.dumps({**about_all, **told, **asdict(found)}))
+        print(strict_json.text({**about_all, **told, **asdict(found)}))
         return
     from vertizo.privacy.budget import epsilons, noises, notes
 
@@ -168,7 +168,9 @@ def _compare(
     found = choosing.ways(case, epsilon, delta, tangents(epsilon, delta, case.records))
     way, why = choosing.chosen(found, case, epsilon, cover)
     if as_json:
-        print(json.dumps({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]}))
+        print(
+            strict_json.text({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]})
+        )
         return
     headings, *rows = choosing.table(found)
     Console().print(grid(headings, rows, f"ways to spend ε = {epsilon:g} at δ = {delta:g}"))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, Union
 
 from vertizo.cli.options import argument
+from vertizo.core import strict_json
 
 Kind = Literal["train", "serve", "join", "agent", "job", "study"]
 
 
 def schema(kind: Annotated[Kind, argument("What the file is for.")] = "train") -> None:
     """Print the JSON schema of a kind of file, for editors."""
-    print(json.dumps(made(kind), indent=2, ensure_ascii=False))
+    print(strict_json.text(made(kind), indent=2))
 
 
 def made(kind: Kind) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -28,7 +27,7 @@ from vertizo.cli.options import (
     complete_methods,
     option,
 )
-from vertizo.core import system
+from vertizo.core import strict_json, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import CONTROLS
 from vertizo.core.version import VERSION
@@ -116,9 +115,11 @@ def compare(
             f"{', '.join(METHODS)}, separated by commas"
         )
     from vertizo.core.registry import short
+    from vertizo.run.folder import RunFolder
 
     first = next(iter(configs.values()))
     folder = out or Path("runs") / f"compare-{short(first.data.name)}"
+    RunFolder(folder).check_is_for("comparison.json")
     runs = comparison.plan(configs, seeds, folder, controls=CONTROLS if controls else ())
     remarks = comparison.check(runs)
     errors = Console(stderr=True)
@@ -140,7 +141,7 @@ def compare(
     }
     comparison.write(folder, found, said)
     if as_json:
-        print(json.dumps({row.label: row.as_dict() for row in found}))
+        print(strict_json.text({row.label: row.as_dict() for row in found}))
         return
     from vertizo.studies.comparison import lines
 
@@ -235,7 +236,7 @@ def tune(
         with live_bar(Console(stderr=True), "starting", _progress("trials")) as show:
             found = run(chosen, folder, options, show)
     if as_json:
-        print(json.dumps(found.as_dict()))
+        print(strict_json.text(found.as_dict()))
         return
     from vertizo.studies.tuning.results import BEST, lines, notes
 
@@ -285,6 +286,7 @@ def reproduce(
     _check_engine(engine, ray_address)
     if name is None and not show_list:
         raise ConfigError("which table or figure? `vertizo reproduce --list` shows all")
+    from vertizo.run.folder import RunFolder
     from vertizo.studies.engines import Processes, RayCluster
     from vertizo.studies.reproduction import kinds, outcome, plots, study
     from vertizo.studies.reproduction.runs import Order
@@ -298,6 +300,7 @@ def reproduce(
     form = "-quick" if quick else ""
     short = Path(name).stem if name.endswith((".yaml", ".yml")) else name
     folder = out or Path("runs") / f"reproduce-{study.runs_of(name)}{form}"
+    RunFolder(folder).check_is_for("")
     cores = system.cores()
     errors = Console(stderr=True)
     with resumable(folder), live_bar(errors, "starting", _progress("runs")) as show:
@@ -334,7 +337,7 @@ def reproduce(
     elif found.pictures:
         figures += ", no picture: pip install 'vertizo[plots]'"
     if as_json:
-        print(json.dumps(content, ensure_ascii=False))
+        print(strict_json.text(content))
         return
     for each in found.grids:
         print_table(["", *each.columns], each.rows, each.title)
@@ -360,7 +363,7 @@ def _list_studies(as_json: bool) -> None:
             {"name": name, "kind": each.kind, "paper": each.paper, "title": each.title}
             for name, each in found
         ]
-        print(json.dumps(entries, ensure_ascii=False))
+        print(strict_json.text(entries))
     else:
         print_list(((name, f"{each.paper}: {each.title}") for name, each in found), no_wrap=True)
 

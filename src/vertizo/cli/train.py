@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from vertizo.cli.console import print_table, say
 from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
 
@@ -57,7 +57,7 @@ def train(
         raise ConfigError(f"--resume continues a run as configured; leave out {what}")
     from vertizo.core.registry import short
     from vertizo.run import summary_figures, tracking
-    from vertizo.run.folder import RunFolder, finite, new_folder
+    from vertizo.run.folder import RunFolder, new_folder
 
     tracking.check(track or [])
     place: AbstractContextManager[Path]
@@ -75,7 +75,7 @@ def train(
         summaries = _all(chosen, folder, resume is not None, controls, track or [])
     first = summaries[0]
     if as_json:
-        print(json.dumps(finite(first), allow_nan=False))
+        print(strict_json.text(first))
         return
     controlled = [CONTROLS[summary["control"]] for summary in summaries[1:]]
     figures = [dict(summary_figures.rows(summary)) for summary in summaries]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from vertizo.cli.console import command_line, live_bar, print_table, resumable, say
 from vertizo.cli.options import AsJson, Settings, argument, option
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
 from vertizo.core.version import VERSION
 
@@ -54,10 +54,12 @@ def worth(
     if "seed" not in chosen.model_fields_set:  # so that it is resumed where it was stopped
         chosen = schema.load(config, [*(settings or []), "seed=0"])
     from vertizo.core.registry import short
+    from vertizo.run.folder import RunFolder
     from vertizo.studies import made_by
     from vertizo.studies.worth import study, words
 
     folder = out or Path("runs") / f"worth-{short(chosen.data.name)}"
+    RunFolder(folder).check_is_for(study.NAME)
     made = study.Worth(chosen, folder, seeds, shapley, repeats)
     errors = Console(stderr=True)
     made.check()
@@ -69,7 +71,7 @@ def worth(
     content = {"command": command_line(), "version": VERSION, "made_by": by, **content}
     place = study.write(folder, content)
     if as_json:
-        print(json.dumps(content, ensure_ascii=False))
+        print(strict_json.text(content))
         return
     title = f"{content['dataset']}, {content['method']}: {words.metric(content)}"
     gain = f"gain over {words.holder(content)} alone"

@@ -17,7 +17,6 @@ checkpoints/test_scores  logits and labels of the test records: what ROC curves 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -28,13 +27,15 @@ from uuid import uuid4
 
 from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import system
+from vertizo.core import strict_json, system
 from vertizo.core.errors import DataError, RunError
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.run import checkpoint, provenance
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
 """What a run writes beside its configuration."""
+CLOSING = ("method", "dataset", "model", "seconds", "privacy")
+"""What every summary has."""
 STUDIES = ("comparison.json", "worth.json", "tune.json")
 """What other commands leave in folders of theirs."""
 
@@ -71,6 +72,15 @@ class RunFolder:
                 f"--out {self.path} holds {others[0]} but no config.yaml; name another folder"
             )
 
+    def check_is_for(self, study: str) -> None:
+        """Raises RunError if the folder holds a run, or a study whose file is another one."""
+        with checkpoint.telling(f"--out {self.path} cannot be used"):
+            if (self.path / "config.yaml").exists():
+                raise RunError(f"--out {self.path} holds a run; name another folder")
+            for other in STUDIES:
+                if other != study and (self.path / other).exists():
+                    raise RunError(f"--out {self.path} holds {other}; name another folder")
+
     def make(self) -> None:
         """Make the folder and those in it, or raise RunError."""
         with checkpoint.writing(self.path):
@@ -88,7 +98,10 @@ class RunFolder:
         """
         self.make()
         sources = settings.data.path, settings.data.test_path
-        files = {"run_name": name or uuid4().hex, provenance.NAME: _json(provenance.begun(sources))}
+        files = {
+            "run_name": name or uuid4().hex,
+            provenance.NAME: strict_json.text(provenance.begun(sources)),
+        }
         if preparation is not None:
             files["preparation.json"] = preparation.to_json()
         files["config.yaml"] = settings.to_yaml()  # last: with it, the folder holds a run
@@ -152,7 +165,7 @@ class RunFolder:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one evaluation's figures, after the last whole line, or raise RunError."""
-        line = (_json(row) + "\n").encode()
+        line = (strict_json.text(row) + "\n").encode()
         with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab+") as file:
             end = file.tell()
             file.seek(max(0, end - 1))
@@ -173,7 +186,7 @@ class RunFolder:
     def rewind_metrics(self, round_: int) -> None:
         """Forget evaluations that a resumed run will make again."""
         kept = [row for row in self.metrics() if row["round"] <= round_]
-        text = "".join(_json(row) + "\n" for row in kept)
+        text = "".join(strict_json.text(row) + "\n" for row in kept)
         checkpoint.write_atomically(self.metrics_file, text.encode())
 
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
@@ -204,11 +217,17 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the closing figures."""
-        checkpoint.write_atomically(self.summary_file, f"{_json(summary, indent=2)}\n".encode())
+        checkpoint.write_atomically(
+            self.summary_file, f"{strict_json.text(summary, indent=2)}\n".encode()
+        )
 
     def summary(self) -> dict[str, Any] | None:
-        """The closing figures, None if the run is unfinished."""
-        return self._read_json(self.summary_file)
+        """The closing figures, None if the run is unfinished; RunError where some are gone."""
+        found = self._read_json(self.summary_file)
+        missing = [] if found is None else [key for key in CLOSING if key not in found]
+        if missing:
+            raise RunError(f"{self.summary_file}: not a summary: it has no {missing[0]!r}")
+        return found
 
     def _read_json(self, path: Path) -> dict[str, Any] | None:
         if not path.is_file():
@@ -220,22 +239,6 @@ class RunFolder:
         if not isinstance(result, dict):
             raise RunError(f"{path}: not a {path.stem}: it holds no names and values")
         return result
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    """JSON, which has no NaN and no infinity: they become null."""
-    return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def finite(value: Any) -> Any:
-    """A value for JSON, with None for every number that is not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
 
 
 @contextmanager

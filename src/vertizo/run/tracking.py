@@ -13,7 +13,6 @@ and writes no evaluation twice.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
 from vertizo.core.registry import Registry
 from vertizo.run.callbacks import Callback, Listeners, Tracked, named
@@ -58,7 +58,8 @@ def opened(
 
 
 def check(targets: Sequence[str]) -> None:
-    """Raise ConfigError for an unknown kind, no place, or a missing package, before all begins."""
+    """Raise ConfigError, before all begins, for an unknown kind, a place that cannot be, or a
+    missing package."""
     for spec in targets:
         kind, _, place = spec.partition("=")
         if not TRACKERS.knows(kind) or not place.strip():
@@ -68,17 +69,31 @@ def check(targets: Sequence[str]) -> None:
         try:
             if kind == "tensorboard":
                 import torch.utils.tensorboard  # noqa: F401
+
+                _check_folder(spec, place)
             elif kind == "mlflow":
                 _import_mlflow()
                 if "://" not in place or place.startswith("sqlite"):
                     import alembic  # noqa: F401
                     import sqlalchemy  # noqa: F401
+                if "://" not in place:
+                    _check_folder(spec, place)
             else:
                 TRACKERS.find(kind, "--track")
         except ImportError:
             raise ConfigError(
                 f"--track {spec} needs packages that are not here; pip install 'vertizo[tracking]'"
             ) from None
+
+
+def _check_folder(spec: str, place: str) -> None:
+    """Raise ConfigError unless a folder is there or can be made; nothing is made yet."""
+    folder = Path(place).absolute()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise ConfigError(f"--track {spec}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"--track {spec}: {there} cannot be written; name another folder")
 
 
 def _make(spec: str, tracked: Tracked) -> Callback:
@@ -228,5 +243,5 @@ def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
 
 def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Names, files and contents."""
-    text = json.dumps(summary, indent=2, ensure_ascii=False)
+    text = strict_json.text(summary, indent=2)
     return [("configuration", "config.yaml", config.to_yaml()), ("summary", "summary.json", text)]

@@ -8,7 +8,6 @@ for all.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
@@ -282,7 +282,7 @@ def mean_and_spread(figures: Sequence[float]) -> tuple[float, float | None]:
 def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> None:
     """Leave the figures in ``comparison.json``."""
     content = {**settings, "methods": {row.label: row.as_dict() for row in found}}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = strict_json.text(content, indent=2) + "\n"
     checkpoint.write_atomically(folder / "comparison.json", text.encode())
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vertizo.core import strict_json
 from vertizo.core.errors import RunError, UserError
 from vertizo.run import checkpoint
 from vertizo.run.estimators.privacy import Privacy
@@ -44,7 +45,7 @@ def write(folder: Path, estimator: Any) -> None:
     }
     path = folder / NAME
     try:
-        text = json.dumps(content, indent=1, ensure_ascii=False)
+        text = strict_json.text(content, indent=1)
     except TypeError as error:
         raise RunError(f"{path} cannot be written: {error}") from None
     checkpoint.write_atomically(path, text.encode())

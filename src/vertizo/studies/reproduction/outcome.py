@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vertizo.core import strict_json
 from vertizo.run import checkpoint
 from vertizo.studies.comparison import mean_and_spread
 
@@ -102,7 +102,7 @@ class Outcome:
 
 def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
     """Leave all figures in ``NAME.json`` of a folder, which is made; RunError if it cannot be."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
+    text = strict_json.text(content, indent=1)
     # a line for each entry, and lists of numbers on one line
     text = re.sub(
         r"\[\s+([-\d.eE+,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text

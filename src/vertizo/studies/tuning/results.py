@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from vertizo.core import strict_json
 from vertizo.core.errors import RunError
 from vertizo.core.version import VERSION
 from vertizo.run.folder import RunFolder
@@ -90,7 +90,7 @@ def conclude(plan: Plan, study: Study, trials: int, write: Callable[[str, str], 
         test=_tested(RunFolder(study.folder_of(best.number))),
         privacy=cost_of(plan, max(trials, len(records)), best.number),
     )
-    write(RESULTS, json.dumps(results.as_dict(), indent=2, ensure_ascii=False))
+    write(RESULTS, strict_json.text(results.as_dict(), indent=2))
     return results
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
@@ -84,7 +85,7 @@ def tune(
     with checkpoint.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).locked():
-        search.write(SETTINGS, json.dumps(search.settings(), indent=2, ensure_ascii=False))
+        search.write(SETTINGS, strict_json.text(search.settings(), indent=2))
         search.run(show)
         return conclude(search.plan, search.study, options.trials, search.write)
 

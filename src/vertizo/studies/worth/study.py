@@ -7,7 +7,6 @@ rows' intervals overlap.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.names import Head
 from vertizo.data.vertical import VerticalData
@@ -347,6 +347,6 @@ def _of_importance(each: Importance) -> dict[str, Any]:
 
 def write(folder: Path, content: Mapping[str, Any]) -> Path:
     """Leave the figures in ``worth.json``."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = strict_json.text(content, indent=2) + "\n"
     checkpoint.write_atomically(folder / NAME, text.encode())
     return folder / NAME
