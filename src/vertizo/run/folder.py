@@ -226,7 +226,10 @@ class RunFolder:
         found = self._read_json(self.summary_file)
         missing = [] if found is None else [key for key in CLOSING if key not in found]
         if missing:
-            raise RunError(f"{self.summary_file}: not a summary: it has no {missing[0]!r}")
+            raise RunError(
+                f"{self.summary_file}: these are no closing figures of a run, without "
+                f"{missing[0]!r}; of a job of real parties, name the label holder's folder"
+            )
         return found
 
     def _read_json(self, path: Path) -> dict[str, Any] | None:
