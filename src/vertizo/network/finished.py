@@ -20,7 +20,8 @@ from vertizo.network.frames import Ready, Terms
 from vertizo.network.options import ServeConfig
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
-from vertizo.run.build_parties import MadeClient, embedding_noise, make_client, make_server
+from vertizo.run.build_client import MadeClient, embedding_noise, make_client
+from vertizo.run.build_server import make_server
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import STAND_INS, for_predicting, in_place_of_tests, raw_head_of
 

@@ -42,7 +42,7 @@ from vertizo.protocol.messages import Purpose, WirePurpose
 from vertizo.run.traffic import rows_at_once
 
 if TYPE_CHECKING:
-    from vertizo.run.build_parties import MadeClient
+    from vertizo.run.build_client import MadeClient
 
 HEADER = struct.Struct("<2sBBI")
 MAGIC = b"VC"

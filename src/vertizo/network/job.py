@@ -31,12 +31,14 @@ from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
-from vertizo.run.build_parties import check_sizes, embedding_noise, make_server
+from vertizo.run.build_client import embedding_noise
 from vertizo.run.build_privacy import Charge, choice_of
+from vertizo.run.build_server import make_server
 from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
 from vertizo.run.job_state import Job
 from vertizo.run.ledger_session import budget_of, charged_to, check_exact, check_records_free
+from vertizo.run.lengths import check_sizes
 from vertizo.run.record_names import names_of
 
 CHARGED = ("gaussian", *ON_LABELS)

@@ -38,8 +38,8 @@ from vertizo.network.store import Slot, Store, root_of
 from vertizo.network.terms import accepted, chosen_rows, told
 from vertizo.network.transport import Channel
 from vertizo.protocol import wire
-from vertizo.run.build_parties import check_sizes, embedding_noise, make_client
-from vertizo.run.lengths import steps_of_client
+from vertizo.run.build_client import embedding_noise, make_client
+from vertizo.run.lengths import check_sizes, steps_of_client
 from vertizo.run.provenance import now
 
 QUERY, REPLY, WITHDRAWN = range(3)

@@ -20,18 +20,13 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.run.build_parties import (
-    MadeClient,
-    check_sizes,
-    embedding_noise,
-    make_client,
-    make_server,
-)
+from vertizo.run.build_client import MadeClient, embedding_noise, make_client
 from vertizo.run.build_privacy import Charge, record_choice
+from vertizo.run.build_server import make_server
 from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
 from vertizo.run.label_free import controlled
-from vertizo.run.lengths import planned_rounds, steps_of_client
+from vertizo.run.lengths import check_sizes, planned_rounds, steps_of_client
 from vertizo.run.simulator import Observer, Simulator
 
 

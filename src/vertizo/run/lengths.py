@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy import guarantee
 
@@ -63,3 +64,16 @@ def batch_sizes(config: ExperimentConfig, records: int, clients: int) -> tuple[i
     if config.server.update == "poisson-dp-sgd":
         sizes.add(guarantee.capacity(records, config.server.secret.sampling))
     return tuple(sorted(sizes))
+
+
+def check_sizes(config: ExperimentConfig, records: int) -> None:
+    """Raise ConfigError for more records a batch than there are, or for none at all."""
+    if not records:
+        raise ConfigError(
+            f"data.validation is {config.data.validation}, which leaves no record to train on"
+        )
+    if config.batch_size > records:
+        raise ConfigError(
+            f"batch_size is {config.batch_size} but there are {records} training records; "
+            f"use at most {records}"
+        )

@@ -1,0 +1,217 @@
+"""From a configuration and its features to a feature holder's party.
+
+A simulated federation makes all parties (`vertizo.run.federation`); over a network each process
+makes its own, of its own data and its own randomness (`vertizo.network`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from vertizo.config.architectures import FiltersConfig, MlpConfig
+from vertizo.config.client import ClientConfig
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core import kernels, system
+from vertizo.core.names import FITTED, PretrainName
+from vertizo.core.randomness import Stream
+from vertizo.methods.base import ClientSide
+from vertizo.models.base import Model
+from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
+from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
+from vertizo.party.batches import Batches
+from vertizo.party.client import ClientParty
+from vertizo.privacy.accounting import mu_of
+from vertizo.privacy.embedding_noise import (
+    EmbeddingNoise,
+    EmbeddingStatement,
+    account,
+    noise_std_for_embeddings,
+)
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.feedback import Received
+from vertizo.protocol.messages import Purpose
+from vertizo.run import build_models as models
+from vertizo.run import build_optimizers, data_defaults
+from vertizo.run.lengths import answers_expected
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import Along
+
+
+@dataclass(frozen=True)
+class MadeClient:
+    """A feature holder's party, and what its driver needs beside it."""
+
+    party: ClientParty
+    model: Model
+    optimizer: Optimizer
+    learning_rate: float
+    """η_m, given or chosen."""
+    embedding_dim: int
+    mixes_records: bool
+    """Whether its model computes a record's embedding from other records as well."""
+    notes: tuple[str, ...]
+    """What people should know of its model."""
+
+
+def make_client(
+    config: ExperimentConfig,
+    index: int,
+    features: Mapping[Purpose, Tensor],
+    root: Stream,
+    *,
+    clients: int,
+    cardinalities: tuple[int, ...] = (),
+    shared: Stream,
+    public: Stream,
+    noise: EmbeddingStatement | None = None,
+    noised: bool = False,
+    digest: str | None = None,
+    encode: wire.Encode = wire.encode,
+) -> MadeClient:
+    """A feature holder: number ``index`` of so many clients.
+
+    Of the configuration, its own parts and those that all agreed on are used. Its randomness comes
+    from ``root``; the server knows that of ``shared`` as well, and everybody that of ``public``.
+    ``cardinalities`` are as in `client_model`, ``noise`` is put on embeddings and depends on the
+    ``digest`` (None for the configuration's), and ``noised`` says that replies carry noise where
+    the configuration does not say so.
+
+    Raises:
+        ConfigError: the model does not fit the features.
+    """
+    table, method, codecs, options = features["train"], config.method, config.codecs, config.client
+    records, stream = len(table), root.child("client", index)
+    why = models.why_evaluates(config, noised=noised)
+    front = teaching = None
+    if config.privacy.mechanism == "teacher":
+        wanted, seed = config.privacy.teacher, stream.child("teacher").seed() % 2**32
+        with models.named("privacy.teacher"):
+            made = preparation(
+                wanted.features or "pca", table, cardinalities, wanted.components, seed
+            )
+        teaching = Padded(made, wanted.components)
+    if options.pretrain != "none":
+        front = _prepared(options.pretrain, table, cardinalities, options.components, stream)
+    model = models.client_model(
+        options.model,
+        tuple(table.shape[1:]),
+        root.child("client", index, "model"),
+        cardinalities,
+        tokens=not table.is_floating_point(),
+        device=options.device,
+        training=root.child("client", index, "training") if why is None else None,
+        front=front,
+    )
+    bound = config.server.embedding_bound
+    as_prepared = table.is_floating_point() and not isinstance(options.model, FiltersConfig)
+    if config.control == "label-free" and as_prepared:
+        numbers = model(table[:2]).shape[1]
+        front, model = _label_free(options, table, cardinalities, numbers, stream)
+    dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
+    rate = options.optimizer.learning_rate
+    if rate is None and options.optimizer.algorithm == "adam":
+        rate = build_optimizers.ADAM_RATE
+    elif rate is None:
+        size, momentum = model.parameters.numel(), options.optimizer.momentum
+        rate = data_defaults.client_rate(method, size, dim, config.batch_size, momentum)
+    steps = answers_expected(config, records, clients)[index] * method.steps_of(index)
+    optimizer = _client_optimizer(config, model, rate, stream, steps)
+    side = ClientSide(model, optimizer, stream.child("directions"), shared, index)
+    added = None
+    if noise is not None:
+        secrets = stream.child("noise", digest or config.digest)
+        added = EmbeddingNoise(noise.clip, noise.noise_std, secrets)
+    party = ClientParty(
+        index=index,
+        pair=method.client(side),
+        features=features,
+        embed=model,
+        batches=known_batches(config, records, public, index)
+        or Batches(records, config.batch_size, stream.child("batches")),
+        up=codecs.up,
+        down=codecs.down,
+        reply_shape=partial(method.reply_shape, embedding_dim=dim),
+        noise=added,
+        received=Received(records, dim) if codecs.feedback in ("up", "both") else None,
+        encode=encode,
+        known=codecs.ids == "known",
+        teaching=teaching,
+    )
+    sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
+    with models.named("client.model"):
+        if why is None:
+            models.check_last_batch(model, table[:1], records, config.batch_size)
+        mixes = models.mixes_records(model, models.unlike(table), sizes)
+    mixes = mixes or options.pretrain in FITTED or method.fits(model)
+    notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
+    return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
+
+
+def _prepared(
+    kind: PretrainName,
+    table: Tensor,
+    cardinalities: tuple[int, ...],
+    components: int,
+    stream: Stream,
+) -> Preparation | FilterMeans:
+    """What a client makes of its features without labels."""
+    with models.named("client.pretrain"):
+        seed = stream.child("pretrain").seed() % 2**32
+        return preparation(kind, table, cardinalities, components, seed)
+
+
+def _label_free(
+    options: ClientConfig,
+    table: Tensor,
+    cardinalities: tuple[int, ...],
+    numbers: int,
+    stream: Stream,
+) -> tuple[Preparation | FilterMeans, Model]:
+    """A client that sends so many numbers of a record, made of its features alone."""
+    kind: PretrainName = "pca" if options.pretrain == "none" else options.pretrain
+    front = _prepared(kind, table, cardinalities, numbers, stream)
+    passed_on = MlpConfig(outputs=front.components)
+    shape = tuple(table.shape[1:])
+    return front, models.client_model(passed_on, shape, stream.child("model"), front=front)
+
+
+def _client_optimizer(
+    config: ExperimentConfig, model: Model, rate: float, stream: Stream, steps: int
+) -> Optimizer:
+    if config.control in ("frozen", "label-free"):
+        return Frozen()
+    descent = build_optimizers.made(config.client.optimizer, rate, steps)
+    if config.control == "random":
+        directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
+        return RandomUpdates(descent, lambda step, norm: Along(directions.draw(step), norm))
+    return descent
+
+
+def embedding_noise(config: ExperimentConfig, records: int) -> EmbeddingStatement | None:
+    """How much noise every client puts on its embeddings, and what it comes to."""
+    privacy = config.privacy
+    if privacy.mechanism != "embedding-noise" or privacy.clip is None:
+        return None
+    releases = config.epochs * config.method.points + (config.simulation.table == "upload")
+    sampling, noise_std = config.batch_size / records, privacy.noise_std
+    if noise_std is None:
+        assert privacy.epsilon is not None
+        mu, published = mu_of(privacy.epsilon, privacy.delta), privacy.accounting == "published"
+        noise_std = noise_std_for_embeddings(
+            privacy.clip, mu, releases=releases, sampling=sampling, published=published
+        )
+    return account(privacy.clip, noise_std, privacy.delta, releases=releases, sampling=sampling)
+
+
+def known_batches(
+    config: ExperimentConfig, records: int, public: Stream, client: int
+) -> Batches | None:
+    """A client's order of records, if everybody knows it: its own, or one for all in step."""
+    if config.codecs.ids == "sent":
+        return None
+    of = 0 if config.simulation.timing == "synchronous" else client
+    return Batches(records, config.batch_size, public.child("batches", of))

@@ -1,0 +1,206 @@
+"""From a configuration, labels and embedding sizes to the label holder's party."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.config.several_labels import check_sums
+from vertizo.core import kernels, system
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import HeadName
+from vertizo.core.randomness import Stream
+from vertizo.data import weights
+from vertizo.data.vertical import VerticalData
+from vertizo.models.base import DifferentiableModel, Model
+from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Task
+from vertizo.party.batches import Batches
+from vertizo.party.final_head import FinalHead, Fitted, Refitted
+from vertizo.party.server import ServerParty
+from vertizo.party.server_model import ServerModel, ServerSide
+from vertizo.party.table import EmbeddingTable
+from vertizo.privacy import forecast
+from vertizo.privacy.discrete_gaussian import RandomBytes
+from vertizo.privacy.events import Releases
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.feedback import Feedback, Received
+from vertizo.protocol.messages import Purpose
+from vertizo.run import build_models as models
+from vertizo.run.build_client import known_batches
+from vertizo.run.build_privacy import Charge, Protection
+from vertizo.run.lengths import batch_sizes
+from vertizo.run.persons import check_persons
+
+SUM_ALONE = (
+    "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "
+    "raw head (server.final_head), not the private one"
+)
+
+
+def make_server(
+    config: ExperimentConfig,
+    data: VerticalData,
+    dims: Sequence[int],
+    stream: Stream,
+    shared: Sequence[Stream],
+    public: Stream,
+    *,
+    charge: Charge | None = None,
+    random_bytes: RandomBytes = os.urandom,
+    label_file: Path | None = None,
+    encode: wire.Encode = wire.encode,
+) -> ServerParty:
+    """The label holder, of data whose clients' features are not looked at.
+
+    ``dims`` are d_h of every client. Its own randomness is ``stream``; it shares one with each
+    client, and ``public`` is everybody's. Secure noise and secret samples come from
+    ``random_bytes``. Without a ``charge`` the run has a ledger of its own; private labels are made
+    anew where no ``label_file`` keeps them.
+
+    Raises:
+        ConfigError: parts of the configuration do not fit each other or the data.
+    """
+    options = config.server
+    config.method.check_outputs(data.task.outputs, dims)
+    check_persons(config, data)
+    check_sums(config, data.task.outputs, dims)
+    own, encoded = _own_columns(config, data)
+    notes = (SUM_ALONE,) if own and not options.reads_own else ()
+    joined = own.get("train") if options.reads_own else None
+    table = EmbeddingTable(data.records, dims, options.join, joined)
+    why = models.why_evaluates(config, server=True)
+    made = partial(
+        models.server_model,
+        options.model,
+        table.width,
+        data.task.outputs,
+        stream.child("model"),
+        purpose=data.name,
+        own=encoded,
+        sizes=batch_sizes(config, data.records, len(dims)),
+        parts=len(dims) if options.join == "concat" else 1,
+    )
+    model = made(training=stream.child("training") if why is None else None)
+    if options.reads_own:
+        _check_own(model, table.width, own)
+    if why is None:
+        with models.named("server.model"):
+            row = torch.zeros(1, table.width)
+            models.check_last_batch(model, row, data.records, config.batch_size)
+    synchronous = config.simulation.timing == "synchronous"
+    orders = [known_batches(config, data.records, public, client) for client in range(len(dims))]
+    known = [order for order in orders if order is not None]
+    order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
+    classes = weights.of_classes(config.data, data)
+    protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
+    private, plan = protection.labels, protection.plan()
+    side = ServerSide(
+        method=config.method,
+        model=ServerModel(model, _task(data.task, classes) if private is None else private.task),
+        table=table,
+        labels=data.labels["train"] if private is None else data.labels["train"][:0],
+        plan=plan,
+        update=protection.update(),
+        shared=shared,
+        learning_rate=protection.learning_rate,
+        notes=(
+            *notes,
+            *_forecast(config, data.records, plan.releases, model.parameters.numel()),
+            *models.mode_notes("server.model", model, why),
+            *kernels.notes(),
+            *system.notes(),
+        ),
+        weights=data.weights,
+        head_weights=weights.of_labels(data.labels["train"], classes, data.weights),
+    )
+    feedback = config.codecs.feedback
+    return ServerParty(
+        side=side,
+        head=_final_head(options.final_head, data.task, made),
+        labels=data.labels,
+        batch_size=config.batch_size,
+        up=config.codecs.up,
+        down=config.codecs.down,
+        bound=options.embedding_bound,
+        batches=order if synchronous else None,
+        own=own or None,
+        feedback=[Feedback(data.records) for _ in dims if feedback in ("down", "both")],
+        received=[Received(data.records, dim) for dim in dims if feedback in ("up", "both")],
+        schedule=protection.schedule(),
+        noises=protection.noises,
+        encode=encode,
+        known=known,
+        private_labels=private,
+    )
+
+
+def _own_columns(
+    config: ExperimentConfig, data: VerticalData
+) -> tuple[dict[Purpose, Tensor], models.OwnFeatures | None]:
+    """The label holder's own columns by purpose, and what its model reads them with.
+
+    Raises ConfigError where it has some and nothing would use them.
+    """
+    if data.own is None:
+        return {}, None
+    options, features = config.server, data.own.values["train"]
+    own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
+    if options.reads_own:
+        shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
+        return own, models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
+    if options.final_head == "private":
+        raise ConfigError(
+            f"server.model is 'sum', which adds up the clients' numbers alone, but the label "
+            f"holder has columns of its own ({data.own.name}), which nothing would use; set "
+            "server.final_head to 'logistic' or 'boosting', or server.model to 'mlp'"
+        )
+    return own, None
+
+
+def _forecast(
+    config: ExperimentConfig, records: int, releases: Releases | None, parameters: int
+) -> Iterable[str]:
+    """What to expect of a model of so many parameters under that noise."""
+    if releases is None:
+        return ()
+    shares = (config.data.class_shares or {}).values()
+    rarest = min(shares) if len(shares) == 2 else None
+    return forecast.notes(releases, records, config.batch_size, parameters, rarest)
+
+
+def _task(task: Task, classes: Tensor | None) -> Task:
+    """What is learned from raw labels, of classes with these weights."""
+    if classes is None or not isinstance(task, Classification):
+        return task
+    return ClassWeighted(classes, task.positive)
+
+
+def _final_head(
+    kind: HeadName, task: Task, model: Callable[[], DifferentiableModel]
+) -> FinalHead | None:
+    """The raw head of that kind; ``model`` makes the server's once more, as it begins."""
+    if kind == "private":
+        return None
+    if kind == "refit":
+        return Refitted(ServerModel(model(), task))
+    assert not isinstance(task, MultiLabel), "a configuration with several labels has no such head"
+    return Fitted(kind, task)
+
+
+def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:
+    """Refuse own features that the encoder does not take: now, since no query may be refused later.
+
+    Tokens are the only ones it may refuse, for being too large or negative.
+    """
+    for purpose, rows in own.items():
+        for place in {int(rows.amax(1).argmax()), int(rows.amin(1).argmin())} if len(rows) else ():
+            try:
+                model(torch.cat([torch.zeros(1, width), rows[place : place + 1]], 1))
+            except ConfigError as error:
+                raise ConfigError(f"server.encoder, for {purpose} records: {error}") from None
