@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.names import CONTROLS
 from vertizo.studies.reproduction import grid
 from vertizo.studies.reproduction.figures import Finished
 from vertizo.studies.reproduction.outcome import Outcome
@@ -65,10 +66,17 @@ def lines(outcome: Outcome) -> dict[str, tuple[str, ...]]:
 def test_columns_without_settings_share_runs(grid_study: Study) -> None:
     cases = grid.cases(grid_study(rows=TWO, columns=COLUMNS), ORDER)
     assert [(case.label, case.seeds, case.controls) for case in cases] == [
-        ("vafl", 1, True),
-        ("vafl.wide", 1, True),
+        ("vafl", 1, tuple(CONTROLS)),
+        ("vafl.wide", 1, tuple(CONTROLS)),
     ]
     assert cases[1].config.client.model.outputs == 9  # type: ignore[union-attr]
+
+
+def test_a_cell_has_those_controls_that_it_names(grid_study: Study) -> None:
+    row = TWO["vafl"] | {"cells": {"wide": {"controls": ["random"]}}}
+    for controls, kept in ((True, [tuple(CONTROLS), ("random",)]), (False, [(), ()])):
+        study = grid_study(rows={"vafl": row | {"controls": controls}}, columns=COLUMNS)
+        assert [case.controls for case in grid.cases(study, ORDER)] == kept
 
 
 def test_a_table(finished: Make, outcome_of: Of) -> None:

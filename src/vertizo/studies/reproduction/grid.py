@@ -77,6 +77,7 @@ class Spot(NamedTuple):
     label: str
     """What they are called: the row, and the column where it has settings of its own."""
     trees: list[Tree]
+    controls: tuple[str, ...]
     skip: str | None
 
 
@@ -87,7 +88,8 @@ def spot(study: GridConfig, row: str, column: str) -> Spot:
     there, own = study.columns[source], line.cells.get(source) or CellConfig()
     trees = [study.settings, line.settings, there.settings, own.settings]
     label = f"{row}.{source}" if there.settings or own.settings else row
-    return Spot(label, trees, line.skip or there.skip or asked.skip or own.skip)
+    controls = tuple(own.controls or CONTROLS) if line.controls else ()
+    return Spot(label, trees, controls, line.skip or there.skip or asked.skip or own.skip)
 
 
 def run(study: GridConfig, order: Order) -> Outcome:
@@ -117,12 +119,12 @@ def cases(study: GridConfig, order: Order) -> list[Case]:
     """One for each different configuration; those that are left out are not among them."""
     found: dict[str, Case] = {}
     for row, column in _places(study):
-        label, trees, skip = spot(study, row, column)
+        label, trees, controls, skip = spot(study, row, column)
         if skip is None and label not in found:
             config = configure(f"{study.paper}, {label}", trees, order.overrides)
             line = study.rows[row]
             seeds = order.seeds or line.seeds or study.seeds
-            found[label] = Case(label, config, seeds, line.controls)
+            found[label] = Case(label, config, seeds, controls)
     return list(found.values())
 
 
@@ -135,7 +137,7 @@ def _cell(study: GridConfig, row: str, column: str, made: Mapping[str, Made]) ->
     published = (line.cells.get(column) or CellConfig()).published
     if published is None:
         published = line.published.get(column)
-    label, _, reason = spot(study, row, column)
+    label, *_, reason = spot(study, row, column)
     if reason is not None:
         return Cell(row, column, [], published=published, skip=reason)
     found = made[label]
@@ -243,7 +245,7 @@ def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> 
     column = panel.column or next(iter(study.columns))
     lines = []
     for row in panel.rows or list(study.rows):
-        label, _, skip = spot(study, row, column)
+        label, *_, skip = spot(study, row, column)
         points = _curve(panel, made[label].finished) if skip is None else ()
         if points:
             lines.append(Line(study.rows[row].words, points))

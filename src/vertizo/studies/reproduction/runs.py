@@ -59,7 +59,8 @@ class Case:
     label: str
     config: ExperimentConfig
     seeds: int
-    controls: bool = False
+    controls: tuple[str, ...] = ()
+    """Beside the one at ε = 0, which every private run has."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,7 @@ def makers(made: Mapping[str, Made]) -> dict[str, Any]:
 
 
 def _controls(case: Case) -> tuple[str, ...]:
-    """All where a study wants them; the one at ε = 0 beside every private run."""
-    if case.controls:
-        return tuple(CONTROLS)
-    return ("label-free",) if is_private(case.config) else ()
+    return case.controls or (("label-free",) if is_private(case.config) else ())
 
 
 def _noted(run: Run, error: UserError) -> bool:

@@ -36,6 +36,9 @@ class CellConfig(Options):
 
     settings: Tree = Field(default_factory=dict)
     published: Published | None = None
+    controls: list[Literal["frozen", "random", "label-free"]] | None = None
+    """Of a row with controls, those of this cell; unset: all. What is the same in every column is
+    run in one."""
     skip: str | None = None
     """Why it is not run."""
 
