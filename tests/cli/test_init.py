@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 from tests.cli.conftest import Refuses, Vertizo, sets
+from tests.failing_disk import disk_below
 
 from vertizo.config import schema
 from vertizo.data import example
@@ -58,6 +59,18 @@ def test_the_table_is_a_banks_and_the_same_everywhere() -> None:
     assert rows.height == example.RECORDS == rows["customer"].n_unique()
     assert 0.1 < (rows["defaulted"] == "yes").mean() < 0.35
     assert 18 <= rows["age"].min() <= rows["age"].max() < 90  # type: ignore[operator]
+
+
+def test_a_full_disk_leaves_nothing(vertizo: Vertizo, here: Path) -> None:
+    for name in ("config.yaml", "private.yaml", "customers.csv"):
+        for action in ("open", "write"):
+            with disk_below(here) as disk:
+                disk.fail_at((action, f"bank/{name}"), 1)
+                ended = vertizo("init", here / "bank")
+            assert disk.failed, name
+            assert ended.code == 2
+            assert ended.line.endswith("/bank cannot be written to: No space left on device")
+            assert list((here / "bank").iterdir()) == [], name
 
 
 def test_nothing_is_replaced(vertizo: Vertizo, refuses: Refuses, here: Path) -> None:

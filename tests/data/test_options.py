@@ -13,6 +13,7 @@ from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
+from vertizo.data.party_table import OwnTable
 from vertizo.data.prepare import prepare
 
 TABLE = {"name": "table", "path": "a.csv", "label": "y"}
@@ -82,6 +83,22 @@ ROWS: list[tuple[dict[str, Any], list[str]]] = [
 def test_one_line_names_the_key_and_the_value() -> None:
     for data, words in ROWS:
         refused(words, ConfigError, parse, {"data": data})
+
+
+def test_a_members_table_is_held_to_the_same() -> None:
+    table = {"path": "a.csv", "id": "key"}
+    for keys, words in (
+        ({"ranges": {"a": [2, 2]}}, "data.ranges.a is [2.0, 2.0]; it must be [low, high]"),
+        ({"categories": {"a": []}}, "data.categories.a is empty"),
+        ({"categories": {"a": ["x", "x"]}}, "data.categories.a has 'x' twice"),
+        ({"columns": ["key"]}, "data.id and data.columns both name 'key'"),
+        ({"drop": ["a"], "columns": ["b", "a"]}, "data.drop and data.columns both name 'a'"),
+        ({"drop": ["a"], "ranges": {"a": [0, 1]}}, "data.drop and data.ranges both name 'a'"),
+        ({"categorical": ["a"], "ranges": {"a": [0, 1]}}, "data.ranges and data.categorical"),
+    ):
+        with pytest.raises(ValidationError) as refusal:
+            OwnTable.model_validate({**table, **keys})
+        assert words in str(refusal.value), keys
 
 
 def test_keys_for_tables_are_refused_for_images() -> None:

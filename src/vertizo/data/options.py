@@ -19,6 +19,7 @@ from pydantic import (
 from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
 from vertizo.data import weights
+from vertizo.data.column_options import check_bounds, check_categories, check_uses
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
@@ -266,14 +267,8 @@ class DataConfig(Options):
         if self.positive is not None and (self.task == "regression" or self.label_range):
             raise ValueError(f"data.positive is {self.positive!r} but the task is a regression")
         for key, pair in bounds.items():
-            if len(pair) != 2 or not pair[0] < pair[1]:
-                raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")
-        for column, names in self.categories.items():
-            if not names:
-                raise ValueError(f"data.categories.{column} is empty; name its categories")
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise ValueError(f"data.categories.{column} has {twice!r} twice")
+            check_bounds(key, pair)
+        check_categories(self.categories)
         return self
 
     @model_validator(mode="after")
@@ -331,16 +326,5 @@ class DataConfig(Options):
             own = next((label for label in self.label_columns if label in named), None)
             if own is not None:
                 raise ValueError(f"data.{key} names {own!r}, which is data.label")
-        numeric = ("categories", "categorical")
-        clashes = {
-            "id": ("weight", "columns", "drop", "ranges", *numeric),
-            "weight": ("person", "columns", "drop", "ranges", *numeric),
-            "person": ("columns", "drop", "ranges", *numeric),
-            "drop": ("columns", "ranges", *numeric),
-            "ranges": numeric,
-        }
-        for one, other in ((one, other) for one, others in clashes.items() for other in others):
-            both = next((column for column in uses[one] if column in uses[other]), None)
-            if both is not None:
-                raise ValueError(f"data.{one} and data.{other} both name {both!r}; keep one")
+        check_uses(uses)
         return self

@@ -29,6 +29,7 @@ from vertizo.data.choosing import (
     criterion_of,
     set_apart,
 )
+from vertizo.data.column_options import check_bounds, check_categories, check_uses
 from vertizo.data.labels import labels_of
 from vertizo.data.options import Category, DataConfig, Delimiter
 from vertizo.data.tabular.columns import Source, check_known, matrices
@@ -75,8 +76,18 @@ class OwnTable(Options):
         if self.path is not None and self.id is None:
             raise ValueError("data.path is set, which needs data.id, the column of keys")
         for column, pair in self.ranges.items():
-            if len(pair) != 2 or not pair[0] < pair[1]:
-                raise ValueError(f"data.ranges.{column} is {pair}; it must be [low, high]")
+            check_bounds(f"data.ranges.{column}", pair)
+        check_categories(self.categories)
+        check_uses(
+            {
+                "id": [] if self.id is None else [self.id],
+                "drop": self.drop,
+                "columns": self.columns or [],
+                "ranges": list(self.ranges),
+                "categories": list(self.categories),
+                "categorical": self.categorical,
+            }
+        )
         return self
 
 
