@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from tests import deployments as dep
-from tests.network.by_hand import begin, query, replied, upload_all
+from tests.network.by_hand import answer_to, begin, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.job import budget_for_jobs, charged_data, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger_file import LedgerFile
 from vertizo.run.record_names import names_of
 
 
@@ -88,6 +91,43 @@ def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
     assert summary.replies == 2
     with pytest.raises(RunError, match="records are charged to the ledger"):
         serve(job(tmp_path, "third"))
+
+
+def test_a_job_on_a_ledger_for_several_takes_no_more_than_it_states(tmp_path: Path) -> None:
+    """Whatever members ask: each names one record in every query that it may make."""
+    ledger = tmp_path / "people.sqlite"
+    config = job(tmp_path, "greedy", ledger, server={"update": "none", "model": {"hidden": []}})
+    data = charged_data(config)
+    DurableLedger.create(ledger, budget_for_jobs(config, data, 10), names=names_of(data))
+    for _ in range(2):  # and after a restart
+        with FederationService(config) as service:
+            if service.state is None:
+                begin(service)
+                upload_all(service)
+            assert service.state is not None
+            made = service.state.job
+            releases, most = made.party.side.plan.releases, made.statement.max_participations
+            for client, member in enumerate(dep.MEMBERS):
+                for number in range(made.queries):
+                    answer_to(service, member, query(client, number, count=1))
+        with closing(LedgerFile(ledger)) as file:
+            assert releases is not None
+            assert file.tally.spent == releases.share * releases.clients
+            assert file.tally.replies == most == releases.queries * releases.clients
+            assert file.tally.left > 0, "there is some for other jobs"
+
+
+def test_a_job_whose_checkpoint_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    """Its replies left, and so did what its secret steps made of the records."""
+    config = job(tmp_path, "first")
+    serve(config, queries=0)
+    shutil.rmtree(tmp_path / "first" / "checkpoints")
+    serve(config, queries=2)  # nothing had left
+    steps = DurableLedger.inspect(tmp_path / "first" / "ledger.sqlite").steps
+    shutil.rmtree(tmp_path / "first" / "checkpoints")
+    with pytest.raises(RunError, match="its checkpoint is gone; put the folder back"):
+        serve(config)
+    assert DurableLedger.inspect(tmp_path / "first" / "ledger.sqlite").steps == steps
 
 
 def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:

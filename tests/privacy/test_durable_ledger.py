@@ -95,6 +95,26 @@ def test_runs_draw_on_the_same_share_and_answer_for_themselves(place: Place) -> 
         assert list(ledger.tally.runs) == ["a", "b", "c", "d"]
 
 
+def test_a_run_takes_no_more_than_its_own_share_of_a_larger_one(place: Place) -> None:
+    """It states the ε of so many replies, whatever the ledger has left for other runs."""
+    for client in (0, 1):
+        with place.open("a", share=20) as ledger:
+            assert ledger.share == 20
+            ledger.commit([entry(client, 0, 4)])
+        with place.open("a", share=20) as ledger:  # what it was charged is counted after a restart
+            with pytest.raises(BudgetError, match="1 of 2 records"):
+                ledger.commit([entry(client, 1, 3, 4), entry(client, 2, 4, 5)])
+            ledger.commit([entry(client, 1, 3, 4)])
+            with pytest.raises(BudgetError, match="whose share of a record is 2 such replies"):
+                ledger.admit(client, ids(4), 10)
+            ledger.admit(client, ids(3), 10)
+    with place.open("b", share=20) as ledger:
+        ledger.commit([entry(0, 0, 4)])
+        with pytest.raises(BudgetError, match="share of a record is 3 such"):  # all the ledger's
+            ledger.admit(0, ids(4), 10)
+        ledger.admit(0, ids(5), 10)
+
+
 def test_what_is_refused(place: Place) -> None:
     with place.open() as ledger:
         for client, records, cost, error in (

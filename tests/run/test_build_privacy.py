@@ -380,6 +380,26 @@ def test_what_is_covered(overrides: tuple[str, ...], holders: bool, features: bo
     assert any("features" in thing for thing in covers) is features
 
 
+@each(
+    "more, features",
+    [
+        ((), True),  # one model of which none is better
+        (("evaluate_every=1",), False),
+        (("evaluate_every=3",), False),
+        (("evaluate_every=4",), True),
+        (("evaluate_every=1", "data.validation=0"), True),
+    ],
+)
+def test_a_choice_among_fitted_models_shows_features(more: tuple[str, ...], features: bool) -> None:
+    """Every member learns which evaluation was the best, of models fitted to their own features."""
+    chosen = config.load(
+        None,
+        ("method.name=label-statistic", "privacy.epsilon=1", "data.limit=100", *more),
+    )
+    covers = build(chosen, Experiment(chosen).data()).statement().covers
+    assert any("features" in thing for thing in covers) is features
+
+
 class Standardised(nn.Linear):
     """An embedding that depends on the rest of the batch."""
 

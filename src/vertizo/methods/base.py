@@ -198,8 +198,16 @@ class Method(Chosen):
         """Whether a client's features of one record reach, without noise, messages about others."""
         return self.first_order_client
 
+    @property
+    def fits_features(self) -> bool:
+        """Whether `tell` fits a client's model to its own features, without noise.
+
+        Then how it does in an evaluation depends on them, and no message else.
+        """
+        return False
+
     def fits(self, model: Model) -> bool:
-        """Whether `tell` fits that client's model to the client's own features, without noise."""
+        """As `fits_features`, of that client's model, and messages about others show it as well."""
         return False
 
     @property

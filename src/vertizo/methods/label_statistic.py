@@ -66,6 +66,11 @@ class LabelStatistic(AlongDirections):
         """No: no message to a client depends on another's embeddings."""
         return False
 
+    @property
+    def fits_features(self) -> bool:
+        """Yes: logits are fitted to the released sum at all of the client's records."""
+        return True
+
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
         """A number for each direction, and the noise of each."""
         return (self.num_directions + 1,)

@@ -157,7 +157,12 @@ class Archive:
         return json.dumps({key: getattr(self._served, key) for key in keys}, indent=1).encode()
 
     def begin(self) -> JobState:
-        """Make the label holder's party, once all members are ready."""
+        """Make the label holder's party, once all members are ready.
+
+        RunError where the ledger has replies of this job and its checkpoint is gone: what left with
+        them, and steps on secret samples before them, cannot be made again for nothing.
+        """
+        is_new = not self._store.exists
         made = open_job(
             self.config,
             self.records,
@@ -165,11 +170,17 @@ class Archive:
             self.root,
             self._bytes,
             folder=self._folder.path,
-            is_new=not self._store.exists,
+            is_new=is_new,
             run=self.run,
             trial=self._served.trial,
         )
         job = self._exit.enter_context(made)
+        plan = job.party.side.plan
+        if is_new and any(plan.answered(at) is not None for at in range(job.party.clients)):
+            raise RunError(
+                f"{self._folder.path}: the ledger has replies of this job, and its checkpoint is "
+                "gone; put the folder back as it was last, or begin a new job in another folder"
+            )
         self._store.sync = self._store.sync or job.is_charged
         self.state = JobState(job)
         return self.state

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 from torch import Tensor
 
 from vertizo.core.errors import BudgetError, ConfigError, ConflictError, RunError, VertizoError
@@ -25,6 +26,7 @@ from vertizo.privacy.ledger import (
     Answers,
     Charges,
     Entry,
+    Ids,
     Ledger,
     Row,
     Tally,
@@ -55,12 +57,14 @@ class DurableLedger(Ledger):
         file: LedgerFile,
         witness: Witness,
         run: str,
+        share: int | None,
         secret: SecretSteps | None,
         replays: bool,
     ) -> None:
         self._file, self._witness, self.tally = file, witness, file.tally
         self.budget = self.tally.budget
-        self.charged, self.share = self.tally.charged, self.budget.share
+        self.charged = self.tally.charged
+        self.share = self.budget.share if share is None else share
         self._name, self._secret, self._replays = run, secret, replays
         self._settled = True
         self._beside: tuple[Registered, ...] = ()
@@ -80,6 +84,10 @@ class DurableLedger(Ledger):
                 f"{self.tally.steps_left} are left; it is not covered"
             )
         self._last = {client: one for (in_, client), one in replies.items() if in_ == self._run}
+        self._charged_here = np.zeros_like(self.charged)
+        for client in self._last:
+            for sequence in self._answers(client).sequences[1:]:
+                self._charge_here(file.row(sequence))
         self._replaying = set(self._last) if replays else set()
 
     @staticmethod
@@ -123,6 +131,7 @@ class DurableLedger(Ledger):
         run: str,
         witness_folder: Path | None = None,
         *,
+        share: int | None = None,
         secret: SecretSteps | None = None,
         replays: bool = False,
     ) -> Self:
@@ -132,6 +141,8 @@ class DurableLedger(Ledger):
             path: of the file.
             run: the run's name.
             witness_folder: apart from the ledger; None for the user's state folder.
+            share: units that one record may be charged in this run for one client, since the run
+                states the ε of so many, whatever clients ask; None for all that the ledger has.
             secret: the secret steps that the run will make at most.
             replays: whether the noise is seeded, so that a resumed run repeats what it did since
                 its checkpoint, byte for byte. Repeated queries then pass `admit` whatever is left,
@@ -144,7 +155,7 @@ class DurableLedger(Ledger):
         if not run.strip() or not run.isprintable():
             raise RunError(f"a run of a ledger is named {run!r}; name it in one line")
         with opened(path, witness_folder, accept=False) as (file, witness):
-            return cls(file, witness, run, secret, replays)
+            return cls(file, witness, run, share, secret, replays)
 
     @staticmethod
     def accept(path: Path, witness_folder: Path | None = None) -> Tally:
@@ -197,7 +208,7 @@ class DurableLedger(Ledger):
                 if self._repeats(row, new, last):
                     continue
                 super().admit(row.client, entry.ids, row.cost)
-                self.tally.charge(row)
+                self._charge(row)
                 new[row.client, row.number] = row
                 last[row.client] = Answered(row.number, row.query, bytes(entry.reply))
             if new:
@@ -209,7 +220,7 @@ class DurableLedger(Ledger):
                     self._replaying.discard(entry.client)
         except VertizoError:
             for row in new.values():
-                self.tally.charge(row, -1)
+                self._charge(row, -1)
             raise
         except BaseException:
             self._settled = False  # stopped midway, as by Ctrl-C: memory may not match the disk
@@ -270,6 +281,16 @@ class DurableLedger(Ledger):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _limits(self) -> Sequence[tuple[Ids, int]]:
+        return ((self.charged, self.budget.share), (self._charged_here, self.share))
+
+    def _charge(self, row: Row, times: int = 1) -> None:
+        self.tally.charge(row, times)
+        self._charge_here(row, times)
+
+    def _charge_here(self, row: Row, times: int = 1) -> None:
+        np.add.at(self._charged_here[row.client], self.tally.ids_of(row), times * row.cost)
 
     def _append(self, rows: list[Row], frames: dict[tuple[int, int], bytes]) -> None:
         self._settled = False

@@ -132,14 +132,19 @@ class Ledger(ABC):
             raise UnknownRecordError(f"a record ID outside 0 to {records - 1}")
         if np.unique(rows).size != rows.size:
             raise RepeatedRecordError("a record occurs twice in one batch")
-        cost = min(cost, self.share + 1)  # no sum passes 64 bits
-        over = int(np.count_nonzero(self.charged[client].take(rows) + cost > self.share))
-        if over:
-            times = f"{self.share // cost} such replies" if cost else "nothing"
-            raise BudgetError(
-                f"{over} of {rows.size} records of this batch have no more left for client "
-                f"{client}, whose share of a record is {times}"
-            )
+        for charged, share in self._limits():
+            price = min(cost, share + 1)  # no sum passes 64 bits
+            over = int(np.count_nonzero(charged[client].take(rows) + price > share))
+            if over:
+                times = f"{share // price} such replies" if price else "nothing"
+                raise BudgetError(
+                    f"{over} of {rows.size} records of this batch have no more left for client "
+                    f"{client}, whose share of a record is {times}"
+                )
+
+    def _limits(self) -> Sequence[tuple[Ids, int]]:
+        """Units that records were charged, [clients, records], and the most that each may be."""
+        return ((self.charged, self.share),)
 
     @abstractmethod
     def commit(self, entries: Sequence[Entry]) -> None:
@@ -293,10 +298,14 @@ class Tally:
 
     def charge(self, row: Row, times: int = 1) -> None:
         """Add what a reply's row costs to each of its records; −1 times undoes it."""
+        np.add.at(self.charged[row.client], self.ids_of(row), times * row.cost)
+
+    def ids_of(self, row: Row) -> Ids:
+        """The records that a reply's row charges; ValueError for one that is unknown."""
         ids = np.frombuffer(row.body, self._packed).astype(np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.budget.records:
             raise ValueError("a record is charged that the ledger does not have")
-        np.add.at(self.charged[row.client], ids, times * row.cost)
+        return ids
 
     def note(self, sequence: int, row: Row) -> None:
         """Remember a row, but for what it charges; ValueError if it cannot follow the others."""

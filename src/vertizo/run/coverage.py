@@ -16,6 +16,7 @@ from vertizo.privacy.statement import Statement
 from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
+from vertizo.run.lengths import chooses_best
 from vertizo.run.persons import persons_of
 
 FEATURES = "each client's features against the other clients"
@@ -129,7 +130,8 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     Defined in docs/mathematics.md, What is guaranteed. The label always does. What holds for
     features is as strong as the preparation of each column and the way each client trains:
     statistics of the training records, gradients, and codes whose scale spans several records carry
-    one record's features into the messages about others. So does a column that chooses records.
+    one record's features into the messages about others. So does a column that chooses records, and
+    the number of the best model, where clients fit theirs to their own features.
     """
     things = ["labels"]
     chooses = {p for p, own in (config.data.columns or {}).items() if config.data.time in own}
@@ -138,6 +140,7 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     if data.own is not None and data.own.name not in (told if reads_own else chooses):
         things.append("the label holder's columns")
     mixes = models_mix or config.method.mixes_features or config.codecs.up.mixes_records
+    mixes |= config.method.fits_features and chooses_best(config, data)
     if not mixes and not set(data.parties) & told and len(data.parties) > 1:
         things.append(FEATURES)
     return tuple(things)

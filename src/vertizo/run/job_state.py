@@ -31,7 +31,7 @@ from vertizo.party.server import Replies, ServerParty
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
-from vertizo.run.lengths import planned_rounds, steps_of_client
+from vertizo.run.lengths import planned_rounds, rounds_per_epoch, steps_of_client
 from vertizo.run.stopping import Stopping
 
 Phase = Literal["uploading", "training", "closing", "fitting", "done"]
@@ -60,9 +60,7 @@ class Job:
         """Server steps in all."""
         self.queries = steps_of_client(config, records)
         """Of each client, in all."""
-        per_query = 1 if self.synchronous else self.party.clients
-        self.rounds_per_epoch = max(1, self.queries // config.epochs * per_query)
-        """Server steps in which every client passes over its records once."""
+        self.rounds_per_epoch = rounds_per_epoch(config, self.data)
         self.evaluate_every = config.evaluate_every or self.rounds_per_epoch
         validates = len(self.data.labels["validation"]) > 0
         self.progress: Purpose = "validation" if validates else "test"

@@ -70,7 +70,9 @@ def charged_to(
     stack = ExitStack()
 
     def open_ledger(releases: Releases) -> Ledger:
-        ledger = DurableLedger.open(path, run, secret=releases.secret, replays=replays)
+        ledger = DurableLedger.open(
+            path, run, share=releases.share, secret=releases.secret, replays=replays
+        )
         stack.enter_context(ledger)
         budget, name = ledger.budget, records_name(config, data)
         clients = data.seated or len(data.parties)

@@ -18,6 +18,21 @@ def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
     return min(rounds, config.rounds or rounds)
 
 
+def rounds_per_epoch(config: ExperimentConfig, data: VerticalData) -> int:
+    """Server steps in which every client passes over its records once."""
+    per_query = 1 if config.simulation.timing == "synchronous" else len(data.parties)
+    return max(1, steps_of_client(config, data.records) // config.epochs * per_query)
+
+
+def chooses_best(config: ExperimentConfig, data: VerticalData) -> bool:
+    """Whether validation records choose among several models, and clients are told which is best.
+
+    The first parameters are never chosen.
+    """
+    every = config.evaluate_every or rounds_per_epoch(config, data)
+    return len(data.labels["validation"]) > 0 and every < planned_rounds(config, data)
+
+
 def steps_of_client(config: ExperimentConfig, records: int) -> int:
     """Answers that one client trains on in the whole run; the label-free control asks nothing."""
     if config.control == "label-free":
