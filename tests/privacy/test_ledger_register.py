@@ -102,6 +102,19 @@ def test_rows_of_a_ledger_without_any_are_added_when_it_is_used(house: House) ->
         house.create("third", ["b"], ROWS[:1])
 
 
+def test_rows_that_changed_are_remembered_beside_those_before(house: House) -> None:
+    """As after a column was added to the table, and then data.id was changed."""
+    first = house.create("first", PEOPLE, ROWS)
+    newer = [f"{row}\0{number}" for number, row in enumerate(ROWS)]
+    for rows in (newer, newer, ROWS):
+        house.open(first, PEOPLE, rows)
+    moved = first.rename(first.with_name("moved"))
+    house.open(moved, PEOPLE)
+    for rows in (newer, ROWS):
+        with pytest.raises(RunError, match="1 of 1 rows have, in every column"):
+            house.create("second", ["a"], rows[:1])
+
+
 def test_a_further_ledger_adds_to_what_every_run_states(house: House) -> None:
     first = house.create("first", PEOPLE)
     assert "together have ε = 1 at δ = 1e-05" in house.open(first, PEOPLE)

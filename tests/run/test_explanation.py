@@ -104,6 +104,15 @@ def test_a_simulated_guarantee_is_no_exact_one() -> None:
     assert "imulated" not in " ".join([secret.summary, *secret.protected, *secret.how])
 
 
+def test_a_control_without_labels_hands_on_no_head() -> None:
+    """Its one model that predicts is fitted on raw labels, whatever the configuration has."""
+    config = parse({"data": {"name": "digits", "limit": 200}, "control": "label-free"})
+    words = explain(config, Experiment(config).run().summary["privacy"])
+    assert any("raw head (server.final_head logistic)" in line for line in words.not_protected)
+    assert not any("Passing on" in line for line in words.protected)
+    assert any("Passing on" in line for line in explained("dpzv", "server untouched")[0].protected)
+
+
 def test_a_raw_head_and_what_mixes_records_are_said() -> None:
     base = {"seed": 0, "data": {"name": "breast-cancer"}, "privacy": {"epsilon": 1.0}}
     for changes, words in (
@@ -115,6 +124,10 @@ def test_a_raw_head_and_what_mixes_records_are_said() -> None:
         privacy = Experiment(config).privacy()
         assert privacy["covers"] == ["labels"], changes
         assert any(words in line for line in explain(config, privacy).not_protected), changes
+    choice = {"method": {"name": "label-statistic"}, "evaluate_every": 1}
+    config = parse({**base, **choice, "data": {"name": "digits", "limit": 200}})
+    words = explain(config, Experiment(config).privacy())
+    assert any("validation records choose among models" in line for line in words.not_protected)
     for kind, covered in (("whiten", False), ("splines", False), ("filters", True)):
         own = {"data": {"name": "digits", "limit": 200}, "client": {"pretrain": kind}}
         config = parse({**base, **own})

@@ -103,6 +103,12 @@ def test_a_ledger_of_other_records_is_refused(tmp_path: Path) -> None:
         run(path, "server.update=none", "data.parties=3")
 
 
+def test_a_ledger_counts_at_one_delta(tmp_path: Path) -> None:
+    path = ledger(tmp_path, *SAME_BATCH)
+    with pytest.raises(ConfigError, match=r"privacy.delta is 1e-07 but .* at δ = 1e-05; set"):
+        run(path, *SAME_BATCH, "privacy.delta=1e-7")
+
+
 def test_runs_of_one_seed_share_no_noise(tmp_path: Path) -> None:
     """Charged as independent, they must be: their difference would be free of noise otherwise."""
     path = ledger(tmp_path, "server.update=none")

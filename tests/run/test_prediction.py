@@ -341,7 +341,11 @@ def test_what_the_guarantee_says_of_predictions(run: Path, tmp_path: Path) -> No
     assert "no guarantee covers them" in coverage_of(summary_of(run)["privacy"])
     privacy = summary_of(trained(tmp_path, *PRIVATE))["privacy"]
     assert privacy["guarantee"] == "exact"
-    assert "ε 3" in coverage_of(privacy)
+    for covers in (privacy["covers"], ["labels", "each client's features", "its columns"]):
+        words = coverage_of({**privacy, "covers": covers})
+        assert "ε 3, δ 1e-05 for labels of training records holds" in words
+        assert "for nothing else" in words
+        assert "features" not in words
 
 
 def test_training_leaves_no_trace_in_what_is_predicted_from(run: Path, own: Path) -> None:

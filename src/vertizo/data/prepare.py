@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,16 +62,23 @@ def _contents(options: DataConfig) -> list[str]:
     ]
 
 
-def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> VerticalData:
+def prepare_frame(
+    frame: pl.DataFrame,
+    options: DataConfig,
+    stream: Stream,
+    everything: Callable[[], pl.DataFrame],
+) -> VerticalData:
     """Cut records in memory as a file of the same rows would be; none of them is for testing.
 
     The frame has the features and the label, which the options name; ``data.name`` is ``frame``.
+    ``everything`` gives all columns of the records, used or not, without labels and weights: what
+    a ledger knows them by, whatever is made of them.
 
     Raises:
         ConfigError, DataError: one line that says what does not fit.
     """
     pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
-    pooled = replace(pooled, keys=partial(contents_of, frame))  # all that is known of each
+    pooled = replace(pooled, keys=lambda: contents_of(everything()))
     return _with_every_class(vertical.cut(pooled, options, stream), options)
 
 

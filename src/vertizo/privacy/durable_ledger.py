@@ -169,6 +169,15 @@ class DurableLedger(Ledger):
             return file.tally
 
     @staticmethod
+    def stated(path: Path) -> str:
+        """What all runs on a ledger and on those beside it come to, in words; RunError: as above.
+
+        Those beside it are for some of the same records, as far as the register here knows.
+        """
+        tally = DurableLedger.inspect(path)
+        return together(tally.budget, Register().beside(tally.identity))
+
+    @staticmethod
     def inspect(path: Path) -> Tally:
         """What a ledger has spent, without its witness; RunError: missing, in use, or damaged."""
         with closing(LedgerFile(path)) as file:

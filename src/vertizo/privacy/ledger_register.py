@@ -29,6 +29,8 @@ from vertizo.privacy.ledger_witness import Witness, reported, state_folder, writ
 
 Digests = np.ndarray[Any, np.dtype[np.uint64]]
 
+NONE: Digests = np.zeros(0, np.uint64)
+
 KEY_BYTES = 32
 DIGEST_BYTES = 8
 """Of a record. Of 33 million records and as many others, two are taken for one with probability
@@ -141,16 +143,21 @@ class Register:
         holds: Holds = "replies",
         *,
         is_empty: bool = False,
+        before: Digests = NONE,
     ) -> None:
-        """Register a file for these records; RunError if it cannot be written."""
-        keys, rows = self._digests(who.keys), self._digests(who.contents)
+        """Register a file for these records; RunError if it cannot be written.
+
+        ``before`` are digests of rows as they were when it was charged for these records earlier.
+        """
+        keys = self._digests(who.keys)
+        rows = np.union1d(self._digests(who.contents), before)
         about: dict[str, Any] = {"ledger": str(path.absolute()), "name": budget.name}
         about |= {"epsilon": budget.epsilon, "delta": budget.delta, "order": _order(keys)}
         about |= {"holds": holds, "is_empty": is_empty}
         head = json.dumps(about, ensure_ascii=False).encode() + b"\n"
         with self._reported("written"):
             if len(rows):
-                write_whole(self._folder / f"{identity}.rows", np.unique(rows).tobytes())
+                write_whole(self._folder / f"{identity}.rows", rows.tobytes())
             write_whole(self._folder / identity, head + np.unique(keys).tobytes())
 
     def claim(
@@ -175,13 +182,13 @@ class Register:
                 f"another order, than this run's {len(who.keys)}; its records are those of "
                 f"{known.name}; use the file and the data.id that it was made with"
             )
-        if (
-            known is None
-            or known.ledger != str(path.absolute())
-            or (who.contents and not len(known.rows))
+        if known is None:
+            self.add(identity, path, budget, who, holds)
+        elif known.ledger != str(path.absolute()) or len(
+            np.setdiff1d(self._digests(who.contents), known.rows)
         ):
-            empty = known is not None and known.is_empty
-            self.add(identity, path, budget, who, holds, is_empty=empty)
+            kept = known.is_empty, known.rows
+            self.add(identity, path, budget, who, holds, is_empty=kept[0], before=kept[1])
         return self.beside(identity)
 
     def beside(self, identity: str) -> tuple[Registered, ...]:

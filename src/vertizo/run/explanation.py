@@ -12,6 +12,7 @@ from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.coverage import STRATIFIED, by_time
+from vertizo.run.label_free import controlled
 
 WEAK = 0.8
 """Label advantage from which on a promise is called weak: right nine times of ten."""
@@ -33,6 +34,7 @@ class Explanation:
 
 def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation:
     """Put a run's statement, the section ``privacy`` of its summary, into words."""
+    config = controlled(config)
     return Explanation(
         guarantee=privacy["guarantee"],
         promise=_promise(privacy),
@@ -94,7 +96,8 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator
         "It holds even if clients break the protocol, and for anything computed from what they "
         f"saw: {against}."
     )
-    if not config.method.first_order_client or config.privacy.mechanism in ON_LABELS:
+    released = not config.method.first_order_client or config.privacy.mechanism in ON_LABELS
+    if released and config.control != "label-free":  # whose only model is the raw head
         yield (
             "Passing on the finished models costs training records' labels nothing more: the "
             "models are made from protected releases."
@@ -194,6 +197,8 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         why.append("the client's model takes records together")
     if config.method.name == "tangent":
         why.append("tangent replies fit a client's model of several layers to all of its records")
+    if config.method.fits_features:
+        why.append("validation records choose among models that clients fitted to their features")
     return f": {', or '.join(why)}"
 
 

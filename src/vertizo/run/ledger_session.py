@@ -74,21 +74,35 @@ def charged_to(
             path, run, share=releases.share, secret=releases.secret, replays=replays
         )
         stack.enter_context(ledger)
-        budget, name = ledger.budget, records_name(config, data)
-        clients = data.seated or len(data.parties)
-        if (name, data.records, clients) != (budget.name, budget.records, budget.clients):
-            raise ConfigError(
-                f"privacy.ledger {path} is for {budget.records} records of {budget.name} and "
-                f"{budget.clients} clients; this run has {data.records} of {name} and {clients}"
-            )
+        check_is_for(path, ledger.budget, config, data)
         if (names := names_of(data)) is not None:
             ledger.claim(names)
-        seats = data.seats or range(clients)
+        seats = data.seats or range(ledger.budget.clients)
         _check_left(ledger, releases, seats)
         return Seated(ledger, seats) if data.seats else ledger
 
     with stack:
         yield Charge(run, open_ledger)
+
+
+def check_is_for(
+    path: Path, budget: LedgerBudget, config: ExperimentConfig, data: VerticalData
+) -> None:
+    """Raise ConfigError unless the ledger is for these records and clients, at the run's δ.
+
+    An ε at one δ bounds nothing at another.
+    """
+    name, clients = records_name(config, data), data.seated or len(data.parties)
+    if (name, data.records, clients) != (budget.name, budget.records, budget.clients):
+        raise ConfigError(
+            f"privacy.ledger {path} is for {budget.records} records of {budget.name} and "
+            f"{budget.clients} clients; this run has {data.records} of {name} and {clients}"
+        )
+    if config.privacy.delta != budget.delta:
+        raise ConfigError(
+            f"privacy.delta is {config.privacy.delta:g} but privacy.ledger {path} counts at "
+            f"δ = {budget.delta:g}; set privacy.delta to that"
+        )
 
 
 NEARLY = 1e-3

@@ -247,12 +247,12 @@ def coverage_of(privacy: Mapping[str, Any], head: Head = "private") -> str:
             f"{learnt}; this run's statement is {guarantee!r}, so that no guarantee covers them, "
             "least of all on training records"
         )
-    what = ", ".join(privacy["covers"]) or "labels"
     simulated = ", if that noise were secret," if guarantee == "simulated" else ""
     return (
         f"{learnt}; the server model was trained through noise, so that{simulated} "
-        f"ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g} for {what} holds with them "
-        "as well, and for nothing else"
+        f"ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g} for labels of training "
+        "records holds with them as well, and for nothing else: a prediction is made of its "
+        "record's columns"
     )
 
 

@@ -83,8 +83,12 @@ def test_fits_are_charged_to_one_ledger_until_it_is_spent(tmp_path: Path) -> Non
     assert DurableLedger.inspect(path).budget.epsilon > 1.3
     with pytest.raises(RunError, match=r"is not covered|it was not begun"):
         model.fit(X, Y)
-    with pytest.raises(RunError, match="ledger"):  # the same records, and another file
-        classifier(**PRIVATE, ledger=tmp_path / "another").fit(X, Y)
+    another = classifier(**PRIVATE, ledger=tmp_path / "another")  # the same records
+    for weights in (None, np.ones(len(X))):
+        with pytest.raises(RunError, match="ledger"):
+            another.fit(X, Y, sample_weight=weights)
+    with pytest.raises(RunError, match="ledger"):  # whatever columns are used
+        another.set_params(parties={"a": ["age"], "b": ["debt"]}).fit(X, Y)
 
 
 def test_a_person_is_named_by_a_column_that_nobody_holds(tmp_path: Path) -> None:

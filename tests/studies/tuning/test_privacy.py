@@ -267,7 +267,7 @@ def test_what_does_not_go_with_a_ledger(tmp_path: Path) -> None:
         search(own, tmp_path / "s", jobs=2)
     with pytest.raises(ConfigError, match=r"no privacy.ledger"):
         search(own, tmp_path / "s", total_epsilon=1.0)
-    with pytest.raises(ConfigError, match=r"54 records .* this search has 45"):
+    with pytest.raises(ConfigError, match=r"54 records .* this run has 45"):
         search(settings(*EXACT, "data.limit=50", f"privacy.ledger={path}"), tmp_path / "s")
     unledgered(own, Experiment(own).data())
     assert not DurableLedger.inspect(path).runs, "looking at a plan opens no ledger"

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -143,7 +144,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if data.weight is not None:
             assert weights is not None, "it is named for them"
             frame = frame.with_columns(inputs.column(weights, data.weight))
-        experiment = Experiment(config, prepare_frame(frame, data, record_choice(config)))
+        everything = partial(features.frame, features.names)
+        experiment = Experiment(
+            config, prepare_frame(frame, data, record_choice(config), everything)
+        )
         settings.open_ledger(experiment, self.ledger_fits)
         shown = live.bar(config.method.name, Console(stderr=True))
         with shown if self.verbose else nullcontext() as show:

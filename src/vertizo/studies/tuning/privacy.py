@@ -12,7 +12,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.guarantee import LARGEST_EPSILON
 from vertizo.privacy.statement import Guarantee
-from vertizo.run.record_names import records_name
+from vertizo.run.ledger_session import check_is_for
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Plan
 
@@ -79,9 +79,9 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
     if ledger is not None:
         budget = DurableLedger.inspect(ledger).budget
         words = (
-            f"{simulated}Every trial drew on the ledger {ledger}: ε = {bound_text(budget.epsilon)} "
-            f"at δ = {budget.delta:g} for each training record, for all runs that draw on it "
-            "together, however they were chosen, stopped and compared."
+            f"{simulated}Every trial drew on the ledger {ledger}. For each training record, all "
+            f"runs that draw on it together have {DurableLedger.stated(ledger)}, however they were "
+            "chosen, stopped and compared."
         )
         said, epsilon = (one, words, VALIDATION), budget.epsilon
         return Cost(held, trials, said, delta, alone, epsilon, covers, str(ledger))
@@ -134,14 +134,7 @@ def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
     if plan.on_labels:  # which were paid for once
         return len(numbers)
     summary = DurableLedger.inspect(path)
-    budget = summary.budget
-    ours = records_name(plan.config, plan.data), plan.data.records, len(plan.data.parties)
-    theirs = budget.name, budget.records, budget.clients
-    if ours != theirs:
-        raise ConfigError(
-            f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
-            f"clients; this search has {ours[1]} of {ours[0]} and {ours[2]}"
-        )
+    check_is_for(path, summary.budget, plan.config, plan.data)
     units, steps = summary.left, summary.steps_left
     for count, number in enumerate(numbers):
         try:

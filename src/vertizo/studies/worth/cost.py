@@ -139,10 +139,9 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
             "No ledger counts them: set privacy.ledger, and further runs on these records count on."
         )
         return found | {"words": [*whole, STAYS]}
-    budget = DurableLedger.inspect(ledger).budget
     whole.append(
-        f"All were charged to the ledger {ledger}: ε = {bound_text(budget.epsilon)} at δ = "
-        f"{budget.delta:g} for all runs that draw on it."
+        f"All were charged to the ledger {ledger}: all runs that draw on it together have "
+        f"{DurableLedger.stated(ledger)}."
     )
     return found | {"words": [*whole, STAYS]}
 
