@@ -231,7 +231,7 @@ class TestSummaryAndCheckpoints:
     @each("gone", CLOSING)
     def test_a_summary_without_a_figure_is_named(self, gone: str, folder: RunFolder) -> None:
         folder.write_summary({key: "" for key in CLOSING if key != gone})
-        refused(f"without {gone!r}", folder.summary, folder.summary_file)
+        refused(f"it has no {gone!r}", folder.summary, folder.summary_file)
 
     @each("content", [b"", b'{"a', b"\xff\xfe"])
     def test_a_damaged_summary_is_named(self, content: bytes, folder: RunFolder) -> None:

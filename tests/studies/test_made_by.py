@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from vertizo.run.folder import CLOSING
 from vertizo.studies import made_by
 
 
@@ -12,7 +13,7 @@ def run(path: Path, commit: str, seconds: float) -> Path:
     path.mkdir()
     begun = {"commit": commit, "processor": "p", "versions": {"torch": "2"}}
     (path / "provenance.json").write_text(json.dumps(begun))
-    (path / "summary.json").write_text(json.dumps({"seconds": seconds}))
+    (path / "summary.json").write_text(json.dumps({**dict.fromkeys(CLOSING), "seconds": seconds}))
     return path
 
 

@@ -97,7 +97,7 @@ def attack(
 
         place = write(out, content)
     if as_json:
-        print(strict_json.text(content))
+        print(strict_json.line(content))
     else:
         _show(found, seeds, place, as_table=name == TABLE)
 

@@ -56,7 +56,7 @@ def jobs(
     holds = not _is_member(config)
     found = store.jobs() if job is None else [_known(store, job)]
     if as_json:
-        print(strict_json.text([_described(store, each, holds) for each in found]))
+        print(strict_json.line([_described(store, each, holds) for each in found]))
         return
     if job is not None:
         _show(store, found[0], holds)

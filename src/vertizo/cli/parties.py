@@ -78,7 +78,7 @@ def serve(
     except KeyboardInterrupt:
         raise Interrupted(STOPPED) from None
     if as_json:
-        print(strict_json.text(summary))
+        print(strict_json.line(summary))
     else:
         _show_served(summary, chosen.federation.folder)
 

@@ -123,7 +123,7 @@ def plan(
     if as_json:
         told = {} if person is None else {"epsilon_per_person": person}
         about_all = {"epsilon": found.epsilon, "signal_to_noise": ratios}
-        print(strict_json.text({**about_all, **told, **asdict(found)}))
+        print(strict_json.line({**about_all, **told, **asdict(found)}))
         return
     from vertizo.privacy.budget import epsilons, noises, notes
 
@@ -169,7 +169,7 @@ def _compare(
     way, why = choosing.chosen(found, case, epsilon, cover)
     if as_json:
         print(
-            strict_json.text({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]})
+            strict_json.line({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]})
         )
         return
     headings, *rows = choosing.table(found)

@@ -43,7 +43,7 @@ def explain(
 
     words = put_into_words(config, privacy)
     if as_json:
-        print(strict_json.text(asdict(words)))
+        print(strict_json.line(asdict(words)))
         return
     console = Console()
     console.print(f"[bold]Guarantee: {words.guarantee}[/bold]", highlight=False)
@@ -89,7 +89,7 @@ def _explain_member(path: Path, as_json: bool) -> None:
         raise RunError(f"{path}: the job is not over; `vertizo join` continues it")
     if as_json:
         told = {key: found[key] for key in ("own_words", "words")}
-        print(strict_json.text(told))
+        print(strict_json.line(told))
         return
     print(f"privacy of what this party sent: {found['own_words']}")
     print(f"privacy, as the label holder says, which nobody here can check: {found['words']}")
@@ -115,7 +115,7 @@ def dossier(
     by = None if certificates is None else Credentials.load(certificates)
     made = dossiers.of_folder(run, operator)
     if as_json:
-        print(strict_json.text(asdict(made)))
+        print(strict_json.line(asdict(made)))
         return
     files = dossiers.write(made, out or run / "dossier.html", by)
     say(map(str, files))
@@ -147,7 +147,7 @@ def intrinsic(
     from vertizo.studies.intrinsic import intrinsic as measured
 
     found = measured(RunFolder(run), repeats=repeats)
-    print(strict_json.text(found.as_dict()) if as_json else found.words())
+    print(strict_json.line(found.as_dict()) if as_json else found.words())
 
 
 def audit(
@@ -183,7 +183,7 @@ def audit(
     cases = small_cases(*amounts) if is_small else configured_cases(chosen, *amounts)
     found = [_played(case, confidence) for case in cases]
     if as_json:
-        print(strict_json.text([one.as_dict() for one in found]))
+        print(strict_json.line([one.as_dict() for one in found]))
         return
     from vertizo.attacks.audit.table import lines, notes, title
 

@@ -141,7 +141,7 @@ def compare(
     }
     comparison.write(folder, found, said)
     if as_json:
-        print(strict_json.text({row.label: row.as_dict() for row in found}))
+        print(strict_json.line({row.label: row.as_dict() for row in found}))
         return
     from vertizo.studies.comparison import lines
 
@@ -236,7 +236,7 @@ def tune(
         with live_bar(Console(stderr=True), "starting", _progress("trials")) as show:
             found = run(chosen, folder, options, show)
     if as_json:
-        print(strict_json.text(found.as_dict()))
+        print(strict_json.line(found.as_dict()))
         return
     from vertizo.studies.tuning.results import BEST, lines, notes
 
@@ -337,7 +337,7 @@ def reproduce(
     elif found.pictures:
         figures += ", no picture: pip install 'vertizo[plots]'"
     if as_json:
-        print(strict_json.text(content))
+        print(strict_json.line(content))
         return
     for each in found.grids:
         print_table(["", *each.columns], each.rows, each.title)
@@ -363,7 +363,7 @@ def _list_studies(as_json: bool) -> None:
             {"name": name, "kind": each.kind, "paper": each.paper, "title": each.title}
             for name, each in found
         ]
-        print(strict_json.text(entries))
+        print(strict_json.line(entries))
     else:
         print_list(((name, f"{each.paper}: {each.title}") for name, each in found), no_wrap=True)
 

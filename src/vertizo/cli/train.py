@@ -75,7 +75,7 @@ def train(
         summaries = _all(chosen, folder, resume is not None, controls, track or [])
     first = summaries[0]
     if as_json:
-        print(strict_json.text(first))
+        print(strict_json.line(first))
         return
     controlled = [CONTROLS[summary["control"]] for summary in summaries[1:]]
     figures = [dict(summary_figures.rows(summary)) for summary in summaries]

@@ -71,7 +71,7 @@ def worth(
     content = {"command": command_line(), "version": VERSION, "made_by": by, **content}
     place = study.write(folder, content)
     if as_json:
-        print(strict_json.text(content))
+        print(strict_json.line(content))
         return
     title = f"{content['dataset']}, {content['method']}: {words.metric(content)}"
     gain = f"gain over {words.holder(content)} alone"

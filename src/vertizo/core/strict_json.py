@@ -13,6 +13,11 @@ def text(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+def line(value: Any) -> str:
+    """As `text`, of ASCII alone: for a terminal of any encoding."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None

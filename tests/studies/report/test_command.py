@@ -33,7 +33,7 @@ def test_one_line_for_a_mistake(call: Call, private: Path, tmp_path: Path) -> No
     for name in ("run", "damaged", "member", "binary"):
         shutil.copytree(private, tmp_path / name)
     (tmp_path / "damaged" / "summary.json").write_text("{")
-    (tmp_path / "member" / "summary.json").write_text(json.dumps({"rounds": 3}))
+    (tmp_path / "member" / "summary.json").write_text(json.dumps({"queries": 3}))
     (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe")
     for name, text in (("attacked", '{"results": [1]}'), ("broken", "[]")):
         (tmp_path / name).mkdir()

@@ -182,6 +182,11 @@ def _json(file: Path) -> dict[str, Any]:
 def _run(path: Path, label: str | None = None) -> Run:
     folder = RunFolder(path)
     config, summary = folder.config(), folder.summary()
+    if summary is not None and "privacy" not in summary:
+        raise RunError(
+            f"{folder.summary_file}: these are no closing figures of a run; of a job of real "
+            "parties, report the label holder's folder"
+        )
     try:
         rows = folder.metrics()
         yaml = (path / "config.yaml").read_text(encoding="utf-8")
