@@ -176,19 +176,18 @@ class Register:
         known = self.known(identity)
         if known is None:
             self.check_free(who, holds)
-        elif known.order != _order(self._digests(who.keys)):
+            self.add(identity, path, budget, who, holds)
+            return self.beside(identity)
+        if known.order != _order(self._digests(who.keys)):
             raise RunError(
                 f"the ledger {path} is for {len(known.keys)} records of other keys, or in "
                 f"another order, than this run's {len(who.keys)}; its records are those of "
                 f"{known.name}; use the file and the data.id that it was made with"
             )
-        if known is None:
-            self.add(identity, path, budget, who, holds)
-        elif known.ledger != str(path.absolute()) or len(
-            np.setdiff1d(self._digests(who.contents), known.rows)
-        ):
-            kept = known.is_empty, known.rows
-            self.add(identity, path, budget, who, holds, is_empty=kept[0], before=kept[1])
+        is_moved = known.ledger != str(path.absolute())
+        if is_moved or not np.isin(self._digests(who.contents), known.rows).all():
+            before = known.rows
+            self.add(identity, path, budget, who, holds, is_empty=known.is_empty, before=before)
         return self.beside(identity)
 
     def beside(self, identity: str) -> tuple[Registered, ...]:
