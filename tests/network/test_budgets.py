@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from tests import deployments as dep
 from tests.network.by_hand import answer_to, begin, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.names import PRIVATE
 from vertizo.network.job import budget_for_jobs, charged_data, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger_file import LedgerFile
 from vertizo.run.record_names import names_of
 
 
@@ -93,10 +92,13 @@ def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
         serve(job(tmp_path, "third"))
 
 
-def test_a_job_on_a_ledger_for_several_takes_no_more_than_it_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize("update", ["none", *PRIVATE])
+def test_a_job_on_a_ledger_for_several_takes_no_more_than_it_states(
+    update: str, tmp_path: Path
+) -> None:
     """Whatever members ask: each names one record in every query that it may make."""
     ledger = tmp_path / "people.sqlite"
-    config = job(tmp_path, "greedy", ledger, server={"update": "none", "model": {"hidden": []}})
+    config = job(tmp_path, "greedy", ledger, server={"update": update, "model": {"hidden": []}})
     data = charged_data(config)
     DurableLedger.create(ledger, budget_for_jobs(config, data, 10), names=names_of(data))
     for _ in range(2):  # and after a restart
@@ -110,11 +112,11 @@ def test_a_job_on_a_ledger_for_several_takes_no_more_than_it_states(tmp_path: Pa
             for client, member in enumerate(dep.MEMBERS):
                 for number in range(made.queries):
                     answer_to(service, member, query(client, number, count=1))
-        with closing(LedgerFile(ledger)) as file:
-            assert releases is not None
-            assert file.tally.spent == releases.share * releases.clients
-            assert file.tally.replies == most == releases.queries * releases.clients
-            assert file.tally.left > 0, "there is some for other jobs"
+        tally = DurableLedger.inspect(ledger)
+        assert releases is not None
+        assert tally.spent == releases.share * releases.clients
+        assert tally.replies == most == releases.queries * releases.clients
+        assert tally.left > 0, "there is some for other jobs"
 
 
 def test_a_job_whose_checkpoint_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
