@@ -68,10 +68,10 @@ WRONG = """\
 --sampling 0.1 | --sampling
 --server secret | 'secret'
 --server-clip -1 | --server-clip is -1
---classes 0 | --classes | it is '0'
---width 0 | --width | it is '0'
---releases 0 | --releases | it is '0'
---server poisson-dp-sgd --steps 0 | --steps | it is '0'
+--classes 0 | --classes | 0
+--width 0 | --width | 0
+--releases 0 | --releases | 0
+--server poisson-dp-sgd --steps 0 | --steps | 0
 --server poisson-dp-sgd --sampling 0 | --sampling is 0
 """
 COMPARED = """\
