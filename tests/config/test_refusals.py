@@ -131,6 +131,9 @@ early_stopping: {patience: 0} | early_stopping.patience is 0 | greater than 0
 early_stopping: {min_delta: -1} | early_stopping.min_delta is -1 | 0
 early_stopping: {min_delta: 0.1} | min_delta is 0.1 | early_stopping.patience is not set
 early_stopping: {patience: 2}\\ndata: {validation: 0} | patience is 2 | data.validation is 0
+early_stopping: {accuracy: 90} | early_stopping.accuracy is 90 | 1
+early_stopping: {accuracy: 0.9}\\ndata: {validation: 0} | accuracy is 0.9 | data.validation is 0
+early_stopping: {accuracy: 0.9}\\nprivacy: {epsilon: 1} | 'gaussian' | every client sees | raw
 early_stopping: {patience: 2}\\nprivacy: {epsilon: 1} | 'gaussian' | every client sees | raw
 early_stopping: {patience: 2}\\nprivacy: {$G, noise_std: 1} | patience is 2 | 'gaussian' | raw
 early_stopping: {patience: 2}\\nmethod: {name: vafl}\\nprivacy: {epsilon: 1} | 'teacher' | raw

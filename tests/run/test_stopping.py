@@ -14,6 +14,7 @@ from tests.same import same
 
 from vertizo.config.early_stopping import EarlyStopping
 from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
 from vertizo.run.loop import Training
@@ -60,6 +61,34 @@ def test_patience_is_counted_from_the_last_that_was_better(
     again = Stopping(stopping.options)
     again.load(json.loads(json.dumps(stopping.state())))
     assert again == stopping
+
+
+def test_it_ends_once_a_goal_is_reached_and_stays_so() -> None:
+    stopping = Stopping(EarlyStopping(accuracy=0.9))
+    for value in (0.5, 0.4, 0.4, 0.8999, 0.9):
+        assert not stopping.is_due
+        stopping.hear({"validation_accuracy": value, "validation_loss": 1.0})
+    again = Stopping(stopping.options)
+    again.load(json.loads(json.dumps(stopping.state())))
+    for each_one in (stopping, again):
+        each_one.hear({"validation_accuracy": 0.1, "validation_loss": 2.0})
+        assert each_one.is_due
+
+
+def test_training_ends_at_the_first_evaluation_with_that_accuracy() -> None:
+    whole = Experiment(config()).run()
+    accuracies = [row["validation_accuracy"] for row in whole.metrics]
+    goal = max(accuracies[:20])
+    first = next(i for i, value in enumerate(accuracies) if value >= goal and i)
+    ended = Experiment(config(accuracy=goal)).run()
+    assert ended.summary["stopped_early"]
+    assert [row["validation_accuracy"] for row in ended.metrics] == accuracies[: first + 1]
+
+
+def test_a_regression_has_no_accuracy_to_end_at() -> None:
+    regression = SAVED_OFTEN | {"data": {"name": "diabetes"}, "early_stopping": {"accuracy": 0.9}}
+    with pytest.raises(ConfigError, match=r"accuracy is 0\.9 but .* is a regression.*patience"):
+        Experiment(parse(regression)).run()
 
 
 def ended_early(result: Result, patience: int) -> None:

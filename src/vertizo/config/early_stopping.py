@@ -21,6 +21,14 @@ class EarlyStopping(Options):
     chosen by, after which training ends. Default: it never ends early."""
     min_delta: float = Field(default=0.0, ge=0)
     """By how much a figure must be better to count."""
+    accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Accuracy on validation records at which training ends; not for regressions. Default: it goes
+    on."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether training may end before its epochs are over."""
+        return self.patience is not None or self.accuracy is not None
 
 
 def check_early_stopping(config: Any) -> None:
@@ -30,14 +38,15 @@ def check_early_stopping(config: Any) -> None:
         ValueError: names the key, its value and what would be right.
     """
     options, mechanism = config.early_stopping, config.privacy.mechanism
-    if options.patience is None:
-        if options.min_delta:
-            raise ValueError(
-                f"early_stopping.min_delta is {options.min_delta} but early_stopping.patience is "
-                "not set; give the number of evaluations to wait"
-            )
+    if options.patience is None and options.min_delta:
+        raise ValueError(
+            f"early_stopping.min_delta is {options.min_delta} but early_stopping.patience is "
+            "not set; give the number of evaluations to wait"
+        )
+    if not options.is_wanted:
         return
-    key = f"early_stopping.patience is {options.patience}"
+    name = "accuracy" if options.patience is None else "patience"
+    key = f"early_stopping.{name} is {getattr(options, name)}"
     if mechanism not in UNPROTECTED:
         raise ValueError(
             f"{key} but privacy.mechanism is {mechanism!r}: every client sees when training ends, "

@@ -19,7 +19,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import DifferentiableModel, Model
-from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Task
+from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Regression, Task
 from vertizo.party.batches import Batches
 from vertizo.party.final_head import FinalHead, Fitted, Refitted
 from vertizo.party.server import ServerParty
@@ -70,6 +70,12 @@ def make_server(
     config.method.check_outputs(data.task.outputs, dims)
     check_persons(config, data)
     check_sums(config, data.task.outputs, dims)
+    goal = config.early_stopping.accuracy
+    if goal is not None and isinstance(data.task, Regression):
+        raise ConfigError(
+            f"early_stopping.accuracy is {goal} but {data.name} is a regression, which has none; "
+            "use early_stopping.patience"
+        )
     own, encoded = _own_columns(config, data)
     notes = (SUM_ALONE,) if own and not options.reads_own else ()
     joined = own.get("train") if options.reads_own else None

@@ -126,7 +126,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "mechanism": config.privacy.mechanism,
         "rounds": party.round,
         "epochs": party.round / job.rounds_per_epoch,
-        **({"stopped_early": state.stopping.is_due} if state.stopping.options.patience else {}),
+        **({"stopped_early": state.stopping.is_due} if state.stopping.options.is_wanted else {}),
         "model": model,
         "metric": chosen_by(scored, f"{job.progress}_"),
         "intervals": {"method": INTERVALS, "level": LEVEL, "resamples": resamples(tests)},

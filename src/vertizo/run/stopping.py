@@ -12,13 +12,15 @@ from vertizo.party.metrics import quality
 
 @dataclass
 class Stopping:
-    """How long nothing got better."""
+    """How long nothing got better, and whether the goal was reached."""
 
     options: EarlyStopping
     waited: int = 0
     """Evaluations since the last that was better."""
     mark: dict[str, float] = field(default_factory=dict)
     """The figures of that one."""
+    reached: bool = False
+    """Whether an evaluation had the accuracy that was the goal."""
 
     def hear(self, row: Mapping[str, Any]) -> None:
         """Take in the figures of an evaluation on validation records, once training began."""
@@ -28,19 +30,23 @@ class Stopping:
         self.waited = 0 if better else self.waited + 1
         if better:
             self.mark = {key: row[key] for key in row if key.startswith("validation_")}
+        goal = self.options.accuracy
+        self.reached |= goal is not None and row["validation_accuracy"] >= goal
 
     @property
     def is_due(self) -> bool:
         """Whether training is to end."""
-        return self.options.patience is not None and self.waited >= self.options.patience
+        patience = self.options.patience
+        return self.reached or (patience is not None and self.waited >= patience)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold."""
-        return {"waited": self.waited, "mark": self.mark}
+        return {"waited": self.waited, "mark": self.mark, "reached": self.reached}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``; checkpoints of earlier versions have none."""
         self.waited, self.mark = state.get("waited", 0), dict(state.get("mark", {}))
+        self.reached = state.get("reached", False)
 
 
 def _figure(row: Mapping[str, Any]) -> float:
