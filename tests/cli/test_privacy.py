@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -68,12 +69,11 @@ WRONG = """\
 --sampling 0.1 | --sampling
 --server secret | 'secret'
 --server-clip -1 | --server-clip is -1
---classes 0 | --classes | 0
---width 0 | --width | 0
---releases 0 | --releases | 0
---server poisson-dp-sgd --steps 0 | --steps | 0
 --server poisson-dp-sgd --sampling 0 | --sampling is 0
 """
+TOO_SMALL = ("--classes 0", "--width 0", "--releases 0", "--server poisson-dp-sgd --steps 0")
+VALUE = re.compile("and it is '0'; |: 0 is not in the range x>=")
+"""As Typer's newest and its oldest allowed version have it."""
 COMPARED = """\
 --clip 2 | --clip is for --epochs and --batch
 --server none | --server is for
@@ -84,8 +84,13 @@ COMPARED = """\
 """
 
 
-def test_plan_refuses_wrong_numbers(refuses: Refuses) -> None:
-    refuses(WRONG, "privacy", *MNIST, "--server", "private-sgd")
+def test_plan_refuses_wrong_numbers(vertizo: Vertizo, refuses: Refuses) -> None:
+    given = "privacy", *MNIST, "--server", "private-sgd"
+    refuses(WRONG, *given)
+    for row in TOO_SMALL:
+        *_, option, _ = row.split()
+        refuses(f"{row} | {option}", *given)
+        assert VALUE.search(vertizo(*given, *row.split()).line), row
     few = "--records 100 --clients 2 --epsilon 1 --delta 1e-5"
     refuses(COMPARED, "privacy", "plan", *few.split())
 

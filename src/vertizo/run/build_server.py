@@ -70,12 +70,7 @@ def make_server(
     config.method.check_outputs(data.task.outputs, dims)
     check_persons(config, data)
     check_sums(config, data.task.outputs, dims)
-    goal = config.early_stopping.accuracy
-    if goal is not None and isinstance(data.task, Regression):
-        raise ConfigError(
-            f"early_stopping.accuracy is {goal} but {data.name} is a regression, which has none; "
-            "use early_stopping.patience"
-        )
+    _check_goal(config, data)
     own, encoded = _own_columns(config, data)
     notes = (SUM_ALONE,) if own and not options.reads_own else ()
     joined = own.get("train") if options.reads_own else None
@@ -144,6 +139,16 @@ def make_server(
         known=known,
         private_labels=private,
     )
+
+
+def _check_goal(config: ExperimentConfig, data: VerticalData) -> None:
+    """Raise ConfigError for an end at an accuracy where there is none."""
+    goal = config.early_stopping.accuracy
+    if goal is not None and isinstance(data.task, Regression):
+        raise ConfigError(
+            f"early_stopping.accuracy is {goal} but {data.name} is a regression, which has none; "
+            "use early_stopping.patience"
+        )
 
 
 def _own_columns(
