@@ -80,6 +80,7 @@ def test_training_ends_at_the_first_evaluation_with_that_accuracy() -> None:
     accuracies = [row["validation_accuracy"] for row in whole.metrics]
     goal = max(accuracies[:20])
     first = next(i for i, value in enumerate(accuracies) if value >= goal and i)
+    assert config(accuracy=goal).digest != config().digest, "they would share noise"
     ended = Experiment(config(accuracy=goal)).run()
     assert ended.summary["stopped_early"]
     assert [row["validation_accuracy"] for row in ended.metrics] == accuracies[: first + 1]

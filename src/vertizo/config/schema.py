@@ -348,8 +348,12 @@ class ExperimentConfig(Options):
 
     @property
     def digest(self) -> str:
-        """Of every key and its value: runs share noise only if they have the same."""
-        whole = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Of every key and its value: runs share noise only if they have the same.
+
+        A key that came later is left out where it is not set, so that older runs keep their noise.
+        """
+        later = {"early_stopping": {"accuracy"}} if self.early_stopping.accuracy is None else None
+        whole = json.dumps(self.model_dump(mode="json", exclude=later), sort_keys=True)
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 
     def to_yaml(self) -> str:
