@@ -6,6 +6,7 @@ from it, so that here zeros of that shape do. With a graphics card the numbers a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -21,11 +22,21 @@ from vertizo.methods.first_order import Vafl
 from vertizo.methods.forward_difference import Cascaded
 from vertizo.models import torch as models
 from vertizo.models.base import Points
+from vertizo.models.encoded import EncodedModel
+from vertizo.models.losses import Classification
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import TorchModel, wrap
+from vertizo.party.private_updates import (
+    PrivateSgd,
+    PrivateZerothOrder,
+    SecretSgd,
+    SeededSampler,
+)
+from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
+from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.run.build_models import client_model
-from vertizo.zeroth_order.directions import KEEP_UP_TO
+from vertizo.zeroth_order.directions import KEEP_UP_TO, Directions
 
 MODULES = {
     "mlp": (lambda: mlp(12, [7], 5, final_relu=False), torch.randn(6, 12)),
@@ -114,7 +125,84 @@ def test_functions_stay_on_the_processor() -> None:
         client_model(config, (3,), Stream.from_seed(0), device="cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+def served(make: Callable[[], nn.Module], inputs: Tensor, device: str) -> dict[str, Tensor]:
+    """A server's parameters after two steps by every update, by name."""
+    task, labels, found = Classification(5), torch.arange(len(inputs)) % 5, {}
+    root = Stream.from_seed(0)
+    noise = SeededNoise(root.child("noise"), clip_norm=0.5, noise_std=0.1)
+    sampler = SeededSampler(root.child("samples"))
+    size = sum(part.numel() for part in make().parameters())
+    law = Directions("scaled-sphere", size, root.child("server"))
+    batch = {"batch_size": len(inputs)}
+    updates: dict[str, Callable[[], ServerUpdate]] = {
+        "sgd": lambda: FirstOrder(Sgd(0.01, momentum=0.9), **batch),
+        "zeroth-order": lambda: ZerothOrder(Sgd(0.01), directions=law, smoothing=1e-2, **batch),
+        "private-sgd": lambda: PrivateSgd(Sgd(0.01, momentum=0.9), noise, **batch),
+        "private-zeroth-order": lambda: PrivateZerothOrder(
+            Sgd(0.01), noise, directions=law, smoothing=1e-2, **batch
+        ),
+        "poisson-dp-sgd": lambda: SecretSgd(
+            Sgd(0.01), noise, sampling=0.5, capacity=len(inputs), sampler=sampler
+        ),
+    }
+    for name, made in updates.items():
+        torch.manual_seed(0)
+        model, update = ServerModel(wrap(make(), device), task), made()
+        for step in range(2):
+            evaluation = model.evaluate(Points(inputs), labels)
+            assert evaluation.losses.device.type == "cpu", name
+            update.step(model, evaluation, inputs, labels)
+            if isinstance(update, SecretSgd):
+                update.between(step, model, inputs, labels, len(inputs) - 1, len(inputs))
+        assert model.parameters.device.type == device, name
+        found[name] = model.parameters
+    return found
+
+
+@pytest.mark.usefixtures("_meta")
+def test_a_server_trains_on_another_device() -> None:
+    """By every update."""
+    for name in ("mlp", "cnn", "filters"):
+        served(*MODULES[name], "meta")
+
+
+def test_own_columns_go_there_too() -> None:
+    """A server's encoder and what follows it."""
+    model = EncodedModel(
+        lambda encoded: nn.Linear(3 + encoded, 2), nn.Linear(4, 5), 3, (4,), device="meta"
+    )
+    assert [part.parameters.device.type for part in model.parts] == ["meta", "meta"]
+
+
+on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+
+
+@on_a_card
+def test_a_server_moves_as_on_the_processor() -> None:
+    for name in ("mlp", "cnn", "filters"):
+        one, other = (served(*MODULES[name], device) for device in ("cuda", "cpu"))
+        for update, parameters in other.items():
+            near = torch.allclose(one[update].cpu(), parameters, rtol=1e-3, atol=1e-4)
+            assert near, (name, update)
+
+
+@on_a_card
+def test_small_differences_survive_on_a_card() -> None:
+    """A slope over λ = 1e-3, through convolutions that TF32 rounds where it may."""
+    inputs, slopes = torch.randn(64, 3, 16, 16), {}
+    for device, exact in (("cpu", True), ("cuda", True), ("cuda", False)):
+        torch.manual_seed(0)
+        model = wrap(cnn((3, 16, 16), [64, 64, 64], 10), device, exact=exact)
+        u = torch.nn.functional.normalize(torch.randn(model.parameters.numel()), dim=0)
+        plus, minus = model.along(u, (1e-3, -1e-3), inputs)
+        slopes[device, exact] = (plus - minus) / 2e-3
+    wanted = slopes["cpu", True]
+    errors = [float((found - wanted).norm() / wanted.norm()) for found in slopes.values()]
+    assert errors[1] < 0.02
+    assert errors[2] > 5 * errors[1]
+
+
+@on_a_card
 def test_the_numbers_are_those_of_the_processor() -> None:
     """First parameters, and what training makes of them."""
     one, other = (

@@ -93,6 +93,9 @@ class ServerConfig(Options):
     parameters."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
+    device: models.Device = "cpu"
+    """Where the model is, as `client.device`; the table of embeddings, losses, clips and noise stay
+    on the CPU."""
 
     @property
     def reads_own(self) -> bool:
@@ -352,7 +355,14 @@ class ExperimentConfig(Options):
 
         A key that came later is left out where it is not set, so that older runs keep their noise.
         """
-        later = {"early_stopping": {"accuracy"}} if self.early_stopping.accuracy is None else None
+        later = {
+            section: {key}
+            for section, key, unset in (
+                ("early_stopping", "accuracy", self.early_stopping.accuracy is None),
+                ("server", "device", self.server.device == "cpu"),
+            )
+            if unset
+        }
         whole = json.dumps(self.model_dump(mode="json", exclude=later), sort_keys=True)
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 

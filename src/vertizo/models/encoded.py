@@ -33,6 +33,7 @@ class EncodedModel(DifferentiableModel):
     joined embeddings of ``width`` numbers, then own features, flattened from ``shape``; the encoder
     takes them as ``dtype``, tokens as integers. ``training`` is the randomness of modules that
     train as PyTorch's do, None for evaluation mode, in which a wholly frozen encoder is always.
+    ``device`` is as in `vertizo.models.torch.wrap`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EncodedModel(DifferentiableModel):
         shape: Sequence[int],
         dtype: torch.dtype = torch.float32,
         training: Stream | None = None,
+        device: str = "cpu",
     ) -> None:
         self._width, self._shape, self._dtype = width, tuple(shape), dtype
         check(encoder, batch_norm=training is not None)
@@ -51,6 +53,7 @@ class EncodedModel(DifferentiableModel):
             encoded = encoder.eval()(example).reshape(2, -1).shape[1]
         top = make_top(encoded)
         check(top, batch_norm=training is not None)
+        top, encoder = top.to(device), encoder.to(device)
         own, theirs = trained(top), trained(encoder)
         self.parameters = flatten([*own.values(), *theirs.values()])
         split = sum(part.numel() for part in own.values())

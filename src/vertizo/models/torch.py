@@ -36,7 +36,11 @@ from vertizo.models.parts import (
 
 
 def wrap(
-    module: nn.Module, device: str = "cpu", training: Stream | None = None
+    module: nn.Module,
+    device: str = "cpu",
+    training: Stream | None = None,
+    *,
+    exact: bool = True,
 ) -> DifferentiableModel:
     """The module as a model: in closed form where its shape allows that, by autograd else.
 
@@ -46,7 +50,8 @@ def wrap(
     The module's parameters become views of one flat vector, so that a change of that vector is a
     change of the module, and no second copy of the weights exists. What has no ``requires_grad`` is
     not in it and stays as it is. ``training`` is the randomness of a module that trains as
-    PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always.
+    PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always. ``exact`` is as
+    in `TorchModel.arithmetic`.
 
     Raises:
         ConfigError: the module has nothing to train, parameters of several dtypes or of sizes that
@@ -56,17 +61,22 @@ def wrap(
     check(module, batch_norm=training is not None)
     module = module.to(device)
     own = trained(module)
-    return over(module, flatten(own.values()), own, training)
+    return over(module, flatten(own.values()), own, training, exact=exact)
 
 
 def over(
-    module: nn.Module, parameters: Tensor, own: Collection[str], training: Stream | None = None
+    module: nn.Module,
+    parameters: Tensor,
+    own: Collection[str],
+    training: Stream | None = None,
+    *,
+    exact: bool = True,
 ) -> DifferentiableModel:
     """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
     layers = layers_of(module) if is_whole and parameters.device.type == "cpu" else None
     if layers is None:
-        return TorchModel(module, parameters, own, training)
+        return TorchModel(module, parameters, own, training, exact=exact)
     flattens = any(type(part) is nn.Flatten for part in module.children())
     return LinearStack(layers, parameters, flatten=flattens, module=module)
 
@@ -89,8 +99,11 @@ class TorchModel(DifferentiableModel):
         parameters: Tensor,
         own: Collection[str],
         training: Stream | None = None,
+        *,
+        exact: bool = True,
     ) -> None:
         self.module = module.eval()
+        self._exact = exact
         self.parameters = parameters
         known = dict(module.named_parameters())
         self._weights = {name: known[name] for name in own}
@@ -188,6 +201,10 @@ class TorchModel(DifferentiableModel):
         Raises:
             ConfigError: the module cannot be differentiated for one record.
         """
+        with self.arithmetic():
+            return self._record_gradients(rows, slopes)
+
+    def _record_gradients(self, rows: Tensor, slopes: Tensor) -> HeldGradients:
         weights = {name: part.detach() for name, part in self._weights.items()}
 
         def mapped(row: Tensor, slope: Tensor) -> dict[str, Tensor]:
@@ -249,10 +266,31 @@ class TorchModel(DifferentiableModel):
         finally:
             self.module.eval()
 
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """On a card sums are in one order, so that a seed gives the same numbers again.
+
+        And products of convolutions are in full float32 where the model is ``exact``: PyTorch
+        rounds their factors to the 10 bits of TF32 there otherwise, which loses what zeroth order
+        lives on, outputs that differ by little.
+        """
+        if self.parameters.device.type != "cuda":
+            yield
+            return
+        with (
+            warnings.catch_warnings(),
+            torch.backends.cudnn.flags(
+                enabled=True, deterministic=True, allow_tf32=not self._exact
+            ),
+        ):
+            # of a thread of autograd's, in which it is the first product
+            warnings.filterwarnings("ignore", "Attempting to run cuBLAS", UserWarning)
+            yield
+
     def _run(self, swapped: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Outputs as rows, with other tensors in place of some of the module's."""
         name, count = type(self.module).__name__, inputs.shape[0]
-        with somebodys_code(failing(name, inputs)):
+        with somebodys_code(failing(name, inputs)), self.arithmetic():
             outputs: object = (
                 functional_call(self.module, swapped, (inputs,)) if swapped else self.module(inputs)
             )
@@ -297,7 +335,8 @@ class _GraphPullback:
     def _gradients(self, gradient: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
         """With respect to these; zeros for what is not used."""
         outputs = self._outputs
-        with somebodys_code(failing(type(self._model.module).__name__, self._inputs)):
+        failure = failing(type(self._model.module).__name__, self._inputs)
+        with somebodys_code(failure), self._model.arithmetic():
             return torch.autograd.grad(
                 outputs, of, gradient.to(outputs.device), retain_graph=True, materialize_grads=True
             )

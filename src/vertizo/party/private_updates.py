@@ -73,7 +73,7 @@ class Noised(Optimised):
     ) -> None:
         """DP-SGD: along the clipped gradients' noised sum, divided ``by`` a public number."""
         noised = self.noise.onto(step, clipped_gradient(of, self.noise.clip_norm, count))
-        gradient = (noised / by).to(model.parameters.dtype)
+        gradient = (noised / by).to(model.parameters)
         self.optimizer.step(model.parameters, Dense(gradient))
 
 

@@ -103,6 +103,7 @@ def make_client(
         cardinalities,
         tokens=not table.is_floating_point(),
         device=options.device,
+        exact=not method.first_order_client,
         training=root.child("client", index, "training") if why is None else None,
         front=front,
     )

@@ -49,6 +49,7 @@ def client_model(
     *,
     tokens: bool = False,
     device: kinds.Device = "cpu",
+    exact: bool = True,
     training: Stream | None = None,
     front: Preparation | FilterMeans | None = None,
 ) -> Model:
@@ -57,7 +58,8 @@ def client_model(
     ``cardinalities`` are the numbers of categories of each of the first columns, which hold codes;
     ``tokens`` says that features are token ids. Its first parameters are drawn on the processor
     whatever the device; ``training`` is the randomness of a module in training (dropout), None for
-    evaluation mode always. ``front`` prepares the features; a linear model begins as what it makes.
+    evaluation mode always. ``exact`` is as in `vertizo.models.torch.wrap`. ``front`` prepares the
+    features; a linear model begins as what it makes.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
@@ -78,11 +80,7 @@ def client_model(
             )
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"client.device is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
-            "a driver and a PyTorch that were built for CUDA"
-        )
+    _check_device("client.device", device)
     _check_norm("client.model", config, training)
     with stream.torch_default():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
@@ -91,8 +89,16 @@ def client_model(
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
     with named("client.model"):
-        model = wrap(module, device, training)
+        model = wrap(module, device, training, exact=exact)
     return model if front is None else Pretrained(front, model)
+
+
+def _check_device(key: str, device: kinds.Device) -> None:
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"{key} is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
+            "a driver and a PyTorch that were built for CUDA"
+        )
 
 
 def check_reads_tokens(key: str, config: kinds.ClientModelConfig | kinds.EncoderConfig) -> None:
@@ -221,27 +227,32 @@ def server_model(
     training: Stream | None = None,
     sizes: Sequence[int] = (),
     parts: int | None = None,
+    device: kinds.Device = "cpu",
 ) -> DifferentiableModel:
     """The model that turns joined embeddings, ``width`` numbers, into ``outputs`` predictions.
 
     ``own`` features of the label holder follow the embeddings in each row. A model of the user's is
     tried at batches of the ``sizes`` that it will see; messages say that ``purpose`` needs so many
-    outputs. ``training`` is as in `client_model`, ``parts`` embeddings are concatenated.
+    outputs. ``training`` and ``device`` are as in `client_model`, ``parts`` embeddings are
+    concatenated.
 
     Raises:
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     key, tokens = "server.model", own is not None and own.tokens
+    _check_device("server.device", device)
     _check_norm(key, config, training)
     if own is not None:
         _check_norm("server.encoder", own.encoder, training)
     with stream.torch_default():
         if own is not None:
-            model: DifferentiableModel = _with_encoder(config, width, outputs, own, training)
+            model: DifferentiableModel = _with_encoder(
+                config, width, outputs, own, training, device
+            )
         else:
             module = server_module(config, width, outputs, parts)
             with named(key):
-                model = wrap(module, training=training)
+                model = wrap(module, device, training)
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named(key), somebodys_code(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
@@ -267,6 +278,7 @@ def _with_encoder(
     outputs: int,
     own: OwnFeatures,
     training: Stream | None,
+    device: kinds.Device,
 ) -> EncodedModel:
     key = "server.encoder"
     encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
@@ -274,7 +286,7 @@ def _with_encoder(
     with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(
             lambda encoded: server_module(config, width + encoded, outputs),
-            *(encoder, width, own.shape, dtype, training),
+            *(encoder, width, own.shape, dtype, training, device),
         )
 
 

@@ -86,6 +86,7 @@ def make_server(
         own=encoded,
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
+        device=options.device,
     )
     model = made(training=stream.child("training") if why is None else None)
     if options.reads_own:

@@ -361,11 +361,17 @@ def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
     Noise on embeddings stays, for its clip.
     """
     client = config.client.model_copy(update={"device": "cpu"})
+    server = config.server.model_copy(update={"device": "cpu"})
     batch_size = min(config.batch_size, STAND_INS)
     data = config.data.model_copy(update={"class_weights": None})  # of classes without a name here
-    changes: dict[str, object] = {"batch_size": batch_size, "client": client, "data": data}
+    changes: dict[str, object] = {
+        "batch_size": batch_size,
+        "client": client,
+        "server": server,
+        "data": data,
+    }
     if config.privacy.mechanism in ("gaussian", *ON_LABELS):
         changes["privacy"] = PrivacyConfig()
         if config.server.update in PRIVATE:
-            changes["server"] = config.server.model_copy(update={"update": "sgd"})
+            changes["server"] = server.model_copy(update={"update": "sgd"})
     return config.model_copy(update=changes)
