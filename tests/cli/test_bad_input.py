@@ -501,5 +501,6 @@ def test_a_graphics_card_that_is_not_there(
     refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = "client.device is 'cuda', but PyTorch finds no CUDA device; use 'cpu'"
-    refuses(f"good.yaml --set client.device=cuda | {words}", "train")
+    for key in ("client.device", "server.device"):
+        words = f"{key} is 'cuda', but PyTorch finds no CUDA device; use 'cpu'"
+        refuses(f"good.yaml --set {key}=cuda | {words}", "train")

@@ -92,4 +92,5 @@ def test_other_keys_are_none(tmp_path: Path) -> None:
 
 
 def test_predicting_needs_no_card() -> None:
-    assert for_predicting(parse({"client": {"device": "cuda"}})).client.device == "cpu"
+    asked = for_predicting(parse({"client": {"device": "cuda"}, "server": {"device": "cuda"}}))
+    assert (asked.client.device, asked.server.device) == ("cpu", "cpu")

@@ -23,18 +23,14 @@ from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.image_parts import check_image_parts
 from vertizo.config.links import Links, check_activation
-from vertizo.config.optimizer import OptimizerConfig
+from vertizo.config.server import ServerConfig
 from vertizo.config.several_labels import check_several_labels
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
     ControlName,
-    HeadName,
-    Join,
-    LawName,
     Naming,
     Timing,
-    UpdateName,
 )
 from vertizo.core.options import Options
 from vertizo.data import weights
@@ -46,61 +42,6 @@ from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
-
-
-class SecretConfig(Options):
-    """When a server trains on secret samples (server.update poisson-dp-sgd)."""
-
-    every: PositiveInt = 1
-    """Rounds between two steps."""
-    warm_up: int = Field(default=0, ge=0)
-    """Steps on the uploaded embedding table before the first round."""
-    sampling: float = Field(default=0.05, gt=0, lt=1)
-    """q, the probability that a record is in a sample."""
-
-
-class ServerConfig(Options):
-    """The server's model, and how it is trained."""
-
-    model: models.ServerModelConfig = models.ServerMlpConfig()
-    encoder: models.EncoderConfig = models.EncoderMlpConfig()
-    """Model of the label holder's own features (data.label_holder); it is trained with the
-    server's."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    update: UpdateName = "sgd"
-    """How the model is trained. Default: the method's own way.
-
-    sgd, zeroth-order (two-point) and forward-difference use the raw labels. private-sgd and
-    private-zeroth-order use clipped, noised sums over each query's batch. poisson-dp-sgd uses such
-    sums over secret samples of the embedding table, between queries. none leaves the model as it
-    was initialised.
-    """
-    clip: float = Field(default=1.0, gt=0)
-    """C of a private update: the largest norm of one record's gradient or slope."""
-    secret: SecretConfig = SecretConfig()
-    """When and on how many records poisson-dp-sgd trains."""
-    smoothing: float = Field(default=1e-3, gt=0)
-    """λ or μ of a zeroth-order update: the length of a perturbation."""
-    directions: LawName = "scaled-sphere"
-    """The law that directions of a zeroth-order update are drawn from."""
-    join: Join = "concat"
-    """How the clients' embeddings are combined into the server model's input."""
-    final_head: HeadName = "private"
-    """A second model, fitted on the raw labels after the last reply, from one last upload of the
-    embeddings and the label holder's own columns. It costs no privacy against clients, and must
-    stay with the label holder, as its predictions must. private: none. logistic: ridge for a
-    regression. boosting: of trees. refit: the server's model, trained again from its first
-    parameters."""
-    embedding_bound: float = Field(default=1e6, gt=0)
-    """Largest absolute value accepted in an embedding."""
-    device: models.Device = "cpu"
-    """Where the model is, as `client.device`; the table of embeddings, losses, clips and noise stay
-    on the CPU."""
-
-    @property
-    def reads_own(self) -> bool:
-        """Whether the model sees the label holder's own columns; no sum does, nor its replies."""
-        return not isinstance(self.model, models.SumConfig)
 
 
 class CodecsConfig(Options):
