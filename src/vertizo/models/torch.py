@@ -268,11 +268,10 @@ class TorchModel(DifferentiableModel):
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """On a card sums are in one order, so that a seed gives the same numbers again.
+        """On a card convolutions add up in one order, and in float32 where the model is ``exact``.
 
-        And products of convolutions are in full float32 where the model is ``exact``: PyTorch
-        rounds their factors to the 10 bits of TF32 there otherwise, which loses what zeroth order
-        lives on, outputs that differ by little.
+        PyTorch rounds their factors to the 10 bits of TF32 there otherwise, which loses what zeroth
+        order lives on, outputs that differ by little.
         """
         if self.parameters.device.type != "cuda":
             yield
