@@ -115,17 +115,24 @@ def rate(rounds: Rounds, seconds: float) -> float:
     return count / spent
 
 
+def in_turn(
+    ways: dict[str, Rounds], seconds: float, repeats: int
+) -> tuple[dict[str, float], float]:
+    """Medians of two ways and of the ratio of the second to the first, after a warm-up."""
+    for way in ways.values():
+        rate(way, seconds / 2)
+    timed = {name: partial(rate, way, seconds) for name, way in ways.items()}
+    measured = report.in_turn(timed, repeats)
+    first, second = ways
+    medians = {name: report.median(measured, name) for name in ways}
+    return medians, report.median_ratio(measured, second, first)
+
+
 def compare(case: str, seconds: float, repeats: int) -> dict[str, Any]:
     """Medians of all ways, and of the card's ratios to the processor's."""
     every = os.cpu_count() or 1
     ways = {"every core": rounds(case, "cpu", every), "card": rounds(case, "cuda", 1)}
-    for way in ways.values():
-        rate(way, seconds / 2)
-    measured = report.in_turn(
-        {name: partial(rate, way, seconds) for name, way in ways.items()}, repeats
-    )
-    medians = {name: report.median(measured, name) for name in ways}
-    ratio = report.median_ratio(measured, "card", "every core")
+    medians, ratio = in_turn(ways, seconds, repeats)
     print(f"{case:<50}", *(f"{value:>9,.1f}" for value in (*medians.values(), ratio)), flush=True)
     return {"case": case, "cores": every, **medians, "card/every core": ratio}
 
@@ -150,14 +157,7 @@ def passes(width: int, seconds: float, repeats: int) -> dict[str, Any]:
         pullback(slopes)
         return 1
 
-    ways: dict[str, Rounds] = {"eager": eager, "graph": replayed}
-    for way in ways.values():
-        rate(way, seconds / 2)
-    measured = report.in_turn(
-        {name: partial(rate, way, seconds) for name, way in ways.items()}, repeats
-    )
-    medians = {name: report.median(measured, name) for name in ways}
-    ratio = report.median_ratio(measured, "graph", "eager")
+    medians, ratio = in_turn({"eager": eager, "graph": replayed}, seconds, repeats)
     print(f"passes, width {width:<36}", *(f"{v:>9,.1f}" for v in (*medians.values(), ratio)))
     return {"passes of width": width, **medians, "graph/eager": ratio}
 
