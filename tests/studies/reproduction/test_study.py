@@ -31,7 +31,7 @@ SMALLER = {
         f"czofo-{each}"
         for each in ["table3", "table4", "table5", *(f"figure{k}" for k in (2, 3, 4, 5))]
     ),
-    *(f"dpzv-figure{k}" for k in (2, 3, 6, 7)),
+    *(f"dpzv-figure{k}" for k in (2, 3, 5, 6, 7)),
 }
 """Studies whose full form is smaller than the paper's, and says so."""
 FORMS = [(name, quick) for name in WANTED for quick in (False, True)]

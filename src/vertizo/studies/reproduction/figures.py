@@ -37,12 +37,18 @@ class Finished:
 class Figure(Options):
     """One number of a run."""
 
+    name: str
     digits: ClassVar[int] = 2
     of_controls: ClassVar[bool] = False
     """Whether controls have it too, for comparison."""
     is_goal: ClassVar[bool] = False
     """Whether a run without one is a run that did not get there."""
     is_share: ClassVar[bool] = False
+
+    @property
+    def words(self) -> str:
+        """What it is, beside an axis."""
+        return self.name.replace("-", " ")
 
     @property
     def unit(self) -> str:
@@ -155,6 +161,10 @@ class _AccuracyAt(Figure):
     is_share, of_controls = True, True
     name: Literal["accuracy-at"] = "accuracy-at"
     megabytes: float = Field(gt=0)
+
+    @property
+    def words(self) -> str:
+        return f"best validation accuracy within {self.megabytes:g} MB"
 
     def find(self, run: Finished) -> float | None:
         most = self.megabytes * 1e6 - run.table

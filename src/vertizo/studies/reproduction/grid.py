@@ -228,12 +228,11 @@ def _sweep(study: GridConfig, cells: Cells) -> Picture:
         both = Line(line.words, points), Line(f"{line.words}, published", known, published=True)
         lines += [each for each in both if each.points]
     figure = next(iter(places.values())).figure
-    words = figure.name.replace("-", " ")
     ticks = {column.at or 0.0: column.tick or f"{column.at or 0.0:g}" for column in places.values()}
     return Picture(
         study.title,
         study.axis,
-        f"{words} ({figure.unit})" if figure.unit else words,
+        f"{figure.words} ({figure.unit})" if figure.unit else figure.words,
         tuple(lines),
         log_x=study.log_x,
         ticks=ticks if any(column.tick for column in places.values()) else {},

@@ -65,7 +65,7 @@ def _one(axes: Any, picture: Picture) -> None:
             axes.bar([at + shift for at in x], y, width, color=colour, label=line.words)
             continue
         style = {"linestyle": "--", "marker": "x"} if line.published else {"marker": "o"}
-        if not picture.markers and len(x) > 1:
+        if not picture.markers and len(x) > 3:  # a shorter curve would hardly be seen
             style.pop("marker", None)
         axes.plot(x, y, color=colour, label=line.words, linewidth=1.3, markersize=3.5, **style)
         low, high = [p.low for p in line.points], [p.high for p in line.points]
