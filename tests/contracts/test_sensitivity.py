@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from tests.cards import DEVICES
 from tests.rows import each
 from torch import Tensor, nn
 
@@ -66,29 +68,30 @@ class Several(nn.Module):
         return self.last(state)
 
 
-def chain(*parts: nn.Module) -> DifferentiableModel:
-    return wrap(nn.Sequential(*parts))
+def chain(at: str, *parts: nn.Module) -> DifferentiableModel:
+    return wrap(nn.Sequential(*parts), at)
 
 
-def plain(*hidden: int, outputs: int = CLASSES) -> DifferentiableModel:
-    return wrap(mlp(WIDTH, [*hidden], outputs, final_relu=False))
+def plain(at: str, *hidden: int, outputs: int = CLASSES) -> DifferentiableModel:
+    return wrap(mlp(WIDTH, [*hidden], outputs, final_relu=False), at)
 
 
-def encoded(encoder: nn.Module, *shape: int, tokens: bool = False) -> DifferentiableModel:
+def encoded(at: str, encoder: nn.Module, *shape: int, tokens: bool = False) -> DifferentiableModel:
     """With own features behind the first columns of a row."""
     dtype = torch.int64 if tokens else torch.float32
     return EncodedModel(
-        lambda n: mlp(2 + n, [5], CLASSES, final_relu=False), encoder, 2, shape, dtype
+        lambda n: mlp(2 + n, [5], CLASSES, final_relu=False), encoder, 2, shape, dtype, device=at
     )
 
 
-def shipped(config: Any, width: int) -> DifferentiableModel:
-    return wrap(server_module(config, width, CLASSES))
+def shipped(at: str, config: Any, width: int) -> DifferentiableModel:
+    return wrap(server_module(config, width, CLASSES), at)
 
 
 @dataclass(frozen=True)
 class Kind:
-    make: Callable[[], DifferentiableModel]
+    make: Callable[[str], DifferentiableModel]
+    """On a device."""
     width: int = WIDTH
     tokens: int = 0
     """Columns at the end that hold tokens."""
@@ -101,24 +104,25 @@ RESNET = ResnetRestConfig(image=(8, 8), parts=2, width=8)
 TEXT = TextRestConfig(checkpoint="random", vector=4, layers=1, heads=2, vocabulary=16)
 GROUPS = (nn.Unflatten(1, (4, 2)), nn.GroupNorm(2, 4), nn.Flatten())
 KINDS = {
-    "linear": Kind(lambda: plain()),
-    "mlp": Kind(lambda: plain(6, 5)),
-    "sum": Kind(lambda: shipped(SumConfig(), 9), width=9),
-    "resnet18-rest": Kind(lambda: shipped(RESNET, 8 * 64), width=8 * 64, tries=25),
-    "text-rest": Kind(lambda: shipped(TEXT, 12), width=12, tries=30),
-    "tanh": Kind(lambda: chain(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))),
-    "layer norm": Kind(lambda: chain(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))),
+    "linear": Kind(lambda at: plain(at)),
+    "mlp": Kind(lambda at: plain(at, 6, 5)),
+    "sum": Kind(lambda at: shipped(at, SumConfig(), 9), width=9),
+    "resnet18-rest": Kind(lambda at: shipped(at, RESNET, 8 * 64), width=8 * 64, tries=25),
+    "text-rest": Kind(lambda at: shipped(at, TEXT, 12), width=12, tries=30),
+    "tanh": Kind(lambda at: chain(at, nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))),
+    "layer norm": Kind(lambda at: chain(at, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))),
     "layer norm inside": Kind(
-        lambda: chain(nn.Linear(WIDTH, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
+        lambda at: chain(at, nn.Linear(WIDTH, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
     ),
-    "layer norm alone": Kind(lambda: wrap(nn.LayerNorm(CLASSES)), width=CLASSES, tries=600),
+    "layer norm alone": Kind(lambda at: wrap(nn.LayerNorm(CLASSES), at), width=CLASSES, tries=600),
     "two layer norms": Kind(
-        lambda: chain(nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)),
+        lambda at: chain(at, nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)),
         tries=300,
     ),
-    "group norm": Kind(lambda: chain(*GROUPS, nn.Linear(WIDTH, CLASSES))),
+    "group norm": Kind(lambda at: chain(at, *GROUPS, nn.Linear(WIDTH, CLASSES))),
     "convolution": Kind(
-        lambda: chain(
+        lambda at: chain(
+            at,
             nn.Unflatten(1, (1, 2, 4)),
             nn.Conv2d(1, 4, 3, padding=1),
             nn.GroupNorm(2, 4),
@@ -126,15 +130,17 @@ KINDS = {
             nn.Linear(32, CLASSES),
         )
     ),
-    "one weight, several uses": Kind(lambda: wrap(Several())),
-    "encoder: mlp": Kind(lambda: encoded(mlp(6, [4], 3, final_relu=True), 6)),
-    "encoder: along an axis": Kind(lambda: encoded(nn.Linear(3, 2), 2, 3)),
-    "encoder: cnn": Kind(lambda: encoded(cnn((1, 4, 4), [2], 3), 1, 4, 4), width=18),
-    "encoder: filters": Kind(lambda: encoded(Filters((1, 4, 4), 2), 1, 4, 4), width=18),
+    "one weight, several uses": Kind(lambda at: wrap(Several(), at)),
+    "encoder: mlp": Kind(lambda at: encoded(at, mlp(6, [4], 3, final_relu=True), 6)),
+    "encoder: along an axis": Kind(lambda at: encoded(at, nn.Linear(3, 2), 2, 3)),
+    "encoder: cnn": Kind(lambda at: encoded(at, cnn((1, 4, 4), [2], 3), 1, 4, 4), width=18),
+    "encoder: filters": Kind(lambda at: encoded(at, Filters((1, 4, 4), 2), 1, 4, 4), width=18),
     "encoder: table": Kind(
-        lambda: encoded(TableNet(6, (5, 3), [4], 3, final_relu=True), 6), codes=2
+        lambda at: encoded(at, TableNet(6, (5, 3), [4], 3, final_relu=True), 6), codes=2
     ),
-    "encoder: bag": Kind(lambda: encoded(Bag(16, 3, [], 2), 4, tokens=True), width=6, tokens=4),
+    "encoder: bag": Kind(
+        lambda at: encoded(at, Bag(16, 3, [], 2), 4, tokens=True), width=6, tokens=4
+    ),
 }
 
 
@@ -183,10 +189,13 @@ def searched(kind: Kind, task: Task, *, weighs: bool = False) -> Search:
 
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 @each("name", KINDS)
-def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, update: str) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_record_moves_no_release_by_more_than_its_sensitivity(
+    device: str, name: str, update: str
+) -> None:
     torch.manual_seed(1)
     kind, task = KINDS[name], Classification(CLASSES)
-    model = kind.make()
+    model = kind.make(device)
     largest = 0.0
     for clip in (1e-3, 1.0):
         found = searched(kind, task).furthest(Game(model, update, clip, task))
@@ -198,17 +207,17 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
-    kind = Kind(lambda: plain(6, outputs=1))
+    kind = Kind(lambda at: plain(at, 6, outputs=1))
     for task in (Regression(), Huber(delta=0.5), Quantile(level=0.9)):
-        found = searched(kind, task).furthest(Game(kind.make(), update, 1.0, task))
+        found = searched(kind, task).furthest(Game(kind.make("cpu"), update, 1.0, task))
         assert 0.5 < found <= 1.0, task
 
 
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 def test_a_sum_of_log_odds_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
-    kind, task = Kind(lambda: wrap(Sum(3, 2, 3)), width=3), Classification(2)
-    found = searched(kind, task).furthest(Game(kind.make(), update, 1.0, task))
+    kind, task = Kind(lambda at: wrap(Sum(3, 2, 3), at), width=3), Classification(2)
+    found = searched(kind, task).furthest(Game(kind.make("cpu"), update, 1.0, task))
     assert 0.5 < found <= 1.0
 
 
@@ -227,7 +236,7 @@ def test_no_weight_moves_a_release_further(name: str, update: str) -> None:
     """Of a record and of its class; the neighbour's are others."""
     torch.manual_seed(1)
     kind, task = replace(KINDS[name], tries=80), ClassWeighted(torch.tensor([1e6, 0.0, 30.0]))
-    found = searched(kind, task, weighs=True).furthest(Game(kind.make(), update, 1.0, task))
+    found = searched(kind, task, weighs=True).furthest(Game(kind.make("cpu"), update, 1.0, task))
     assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
 
 
@@ -246,8 +255,8 @@ LABELS = MultiLabel(("a", "b", "c"))
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 def test_all_labels_of_a_record_together_keep_to_it(update: str) -> None:
     torch.manual_seed(1)
-    kind = Kind(lambda: plain(6))
-    found = searched(kind, LABELS).furthest(Game(kind.make(), update, 1.0, LABELS))
+    kind = Kind(lambda at: plain(at, 6))
+    found = searched(kind, LABELS).furthest(Game(kind.make("cpu"), update, 1.0, LABELS))
     assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
 
 
@@ -263,7 +272,7 @@ def test_all_labels_of_a_record_move_no_reply_further(method: str) -> None:
 def test_a_huge_batch_adds_no_rounding_of_its_own(hidden: list[int], records: int) -> None:
     """All records push the same way, and one that is exchanged pushes back."""
     torch.manual_seed(1)
-    model = plain(*hidden, outputs=1)
+    model = plain("cpu", *hidden, outputs=1)
     game = Game(model, "private-sgd", 1.0, Regression())
     generator = torch.Generator().manual_seed(2)
     largest = 0.0

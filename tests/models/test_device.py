@@ -11,6 +11,7 @@ from itertools import product
 
 import pytest
 import torch
+from tests.cards import on_a_card
 from torch import Tensor, nn
 
 from vertizo.config.architectures import FunctionConfig, MlpConfig
@@ -174,9 +175,6 @@ def test_own_columns_go_there_too() -> None:
     assert [part.parameters.device.type for part in model.parts] == ["meta", "meta"]
 
 
-on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
-
-
 @on_a_card
 def test_a_server_moves_as_on_the_processor() -> None:
     for name in ("mlp", "cnn", "filters"):
@@ -217,3 +215,16 @@ def test_the_numbers_are_those_of_the_processor() -> None:
             torch.manual_seed(0)
             found.append(rounds(method, make(), inputs, device).cpu())
         assert torch.allclose(*found, rtol=1e-3, atol=1e-4), (name, method)
+
+
+@on_a_card
+def test_training_on_a_card_repeats_to_the_bit() -> None:
+    for name, method in product(MODULES, METHODS):
+        make, inputs = MODULES[name]
+        found = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            found.append(
+                rounds(method, make(), inputs.repeat(50, *[1] * (inputs.dim() - 1)), "cuda")
+            )
+        assert torch.equal(*found), (name, method)
