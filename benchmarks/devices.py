@@ -159,7 +159,7 @@ def passes(width: int, seconds: float, repeats: int) -> dict[str, Any]:
 
     medians, ratio = in_turn({"eager": eager, "graph": replayed}, seconds, repeats)
     print(f"passes, width {width:<36}", *(f"{v:>9,.1f}" for v in (*medians.values(), ratio)))
-    return {"passes of width": width, **medians, "graph/eager": ratio}
+    return {"case": f"passes, width {width}", **medians, "graph/eager": ratio}
 
 
 def _graphed(module: nn.Module, rows: Tensor, slopes: Tensor) -> Rounds:

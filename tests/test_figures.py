@@ -22,7 +22,6 @@ WITHOUT_FILE = {
     ("decisions.md", WHOLE): "what was tried on the way, once, by the code of its day",
     ("mathematics.md", WHOLE): "values of formulas",
     ("reproduction.md", WHOLE): "written from the results files by `vertizo reproduce --page`",
-    ("alignment.md", "Time"): "bytes of 10,000 keys, which follow from their number",
     ("attacks.md", "The attacks"): "a value of a formula",
     ("attacks.md", "Limits"): "a value of a formula, which the test beside it checks",
     ("federation.md", "6. What was promised"): "a value of a formula, as the command prints it",
