@@ -225,6 +225,7 @@ def test_a_forked_process_shares_no_noise(locked: bool) -> None:
         lock.acquire()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads elsewhere in this process
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX says it too
         child = os.fork()
     if child == 0:
         try:

@@ -153,7 +153,9 @@ def fitted(
     here = value(at)
     for _ in range(NEWTON_STEPS):
         slopes, curved = _derivatives(start + torch.einsum("knd,k->nd", along, at.float()))
-        gradient = torch.einsum("knd,nd,n->k", along, slopes, weights).double() / records
+        # Two factors at a time: where opt_einsum is installed, PyTorch orders three otherwise.
+        by_record = torch.einsum("knd,nd->kn", along, slopes)
+        gradient = torch.einsum("kn,n->k", by_record, weights).double() / records
         gradient += told + ridge * at
         weighted = torch.einsum("knd,nde->kne", along, curved * weights[:, None, None])
         hessian = (weighted.flatten(1) @ along.flatten(1).t()).double() / records
