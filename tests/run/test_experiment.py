@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -410,6 +411,25 @@ class TestResume:
         ran(out=tmp_path / "parts", resume=True)
         ran(out=tmp_path / "whole")
         self.equal(tmp_path / "parts", tmp_path / "whole")
+
+    @each("asked, most", [((), 3), (("checkpoint_seconds=0",), 12)])
+    def test_checkpoints_that_take_long_are_seldom(
+        self, asked: tuple[str, ...], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those of a large table; as often as somebody asked for, however long they take."""
+        save, saved = RunFolder.save, 0
+
+        def slow(self: RunFolder, name: str, state: Any) -> Path:
+            nonlocal saved
+            saved += name == "last"
+            time.sleep(0.1 * (name == "last"))
+            return save(self, name, state)
+
+        monkeypatch.setattr(RunFolder, "save", slow)
+        monkeypatch.setattr("vertizo.run.loop.SAVED_EVERY", 0.0)
+        ran("rounds=10", *asked, out=tmp_path / "run")
+        assert 2 <= saved <= most
+        assert not asked or saved > 9
 
     def test_a_crash_at_any_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The process ends within a write of a checkpoint, of the metrics or of the summary."""

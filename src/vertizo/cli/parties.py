@@ -89,7 +89,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     credentials = identity(served)
     import torch
 
-    from vertizo.core.memory import keep_freed_memory
+    from vertizo.core.memory import LARGE, keep_freed_memory
     from vertizo.network.figures import ServedFigures
     from vertizo.network.serving import FederationService
     from vertizo.network.watching import figures_at, health_at
@@ -97,7 +97,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
 
     errors = log.errors()
     torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    keep_freed_memory(LARGE)
     service = FederationService(config, lambda line: say(line, errors))
     serves = f"serves {served.name}"
     is_open = threading.Event()

@@ -102,8 +102,9 @@ class ExperimentConfig(Options):
     evaluate_every: PositiveInt | None = None
     """Server steps between two evaluations. Default: one epoch of all clients."""
     early_stopping: EarlyStopping = EarlyStopping()
-    checkpoint_seconds: float = Field(default=30.0, ge=0)
-    """Wall-clock seconds between two checkpoints."""
+    checkpoint_seconds: float | None = Field(default=None, ge=0)
+    """Wall-clock seconds between two checkpoints. Default: 30, or more for large ones, so that
+    writing takes a twentieth of the time at most."""
     threads: int = Field(default=1, gt=0, le=256)
     """CPU threads of one tensor operation; small models are fastest with one."""
 

@@ -13,25 +13,29 @@ from vertizo.core import system
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
-BLOCK, TOTAL = 2 * 2**20, 64 * 2**20
-"""Bytes: the largest array that is kept, and how much is kept in all."""
-
 _BESIDE = 4096
 """Bytes that an allocation may take beside its array."""
 
+FRUGAL, LARGE = 2 * 2**20, 32 * 2**20 - _BESIDE
+"""Bytes: the largest array that is kept. glibc takes no more than `LARGE`."""
 
-def keep_freed_memory() -> None:
-    """Ask the C library to keep up to `TOTAL` of freed memory, in blocks of up to `BLOCK`.
+TOTAL = 64 * 2**20
+"""Bytes that are kept at the end of the heap."""
+
+
+def keep_freed_memory(largest: int = FRUGAL) -> None:
+    """Ask the C library to keep the memory of freed arrays of up to ``largest`` bytes.
 
     A round makes and frees arrays of hundreds of kilobytes. By default glibc returns them at once,
-    and clearing the same pages again costs up to a tenth of a round. The larger arrays of large
-    models are returned still: kept between others they leave gaps that nothing else fits into, and
-    zeroth-order training of a transformer took a quarter more memory than inference, where without
-    gaps it takes the same (``benchmarks/memory.py``). Does nothing elsewhere.
+    and clearing the same pages again costs up to a tenth of a round. `LARGE` keeps the layers of
+    images too, which saves a quarter of a step of a ResNet. But kept between others they leave gaps
+    that nothing else fits into, so that training a transformer takes a quarter to a third more
+    memory (``benchmarks/memory.py``). `FRUGAL` is for clients, whose little memory is what zeroth
+    order is for, `LARGE` for servers and simulations. Does nothing elsewhere than on Linux.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, BLOCK + _BESIDE)
+        mallopt(_MMAP_THRESHOLD, largest + _BESIDE)
         mallopt(_TRIM_THRESHOLD, TOTAL)
 
 

@@ -32,8 +32,6 @@ RECORD = struct.Struct("<IIB")
 NOTHING = bytes(RECORD.size)
 SLOT = struct.Struct("<II")
 """Length and checksum of what is in a slot."""
-SHARE = 0.05
-"""Of the time spent, at most, that checkpoints take."""
 SOONEST = 0.25
 """Seconds of work that are never worth a checkpoint: a restart repeats them as fast."""
 LARGEST = 256 * 2**20
@@ -197,7 +195,7 @@ class Store:
         """Count work that a restart would repeat; whether a checkpoint is worth its time by now."""
         self._work += seconds
         full = self._journal is not None and self._journal.size > LARGEST
-        return full or self._work > max(SOONEST, self._cost / SHARE)
+        return full or self._work > max(SOONEST, self._cost / checkpoint.SHARE)
 
     def close(self) -> None:
         """Let go of the journal."""

@@ -18,7 +18,7 @@ from vertizo.models.base import Points
 from vertizo.party import storage
 
 Array = NDArray[np.float32]
-KEPT_WHEN_FREED = memory.BLOCK
+KEPT_WHEN_FREED = memory.FRUGAL
 """Bytes of an array up to which its memory comes back without new pages."""
 UNHELD = 2
 """References to an object that one attribute holds, that to the function that counts included."""

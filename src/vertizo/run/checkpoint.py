@@ -39,6 +39,8 @@ NAMES = {
     torch.bool: "BOOL",
 }
 """What the format calls them."""
+SHARE = 0.05
+"""Of the time spent, at most, that checkpoints take."""
 
 
 def save(path: Path, state: Any) -> None:

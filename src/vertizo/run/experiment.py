@@ -13,7 +13,7 @@ import torch
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
-from vertizo.core.memory import keep_freed_memory
+from vertizo.core.memory import LARGE, keep_freed_memory
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
@@ -138,7 +138,7 @@ class Experiment:
     ) -> Iterator[Training]:
         """The training that `run` makes, its folder and ledger held open; all else as of `run`."""
         torch.set_num_threads(self.config.threads)
-        keep_freed_memory()
+        keep_freed_memory(LARGE)
         folder = None if out is None else RunFolder(Path(out))
         if folder is not None and resume:
             self.check_same(folder)

@@ -16,7 +16,7 @@ import numpy as np
 
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.models.base import State, copied
-from vertizo.run import summary_figures
+from vertizo.run import checkpoint, summary_figures
 from vertizo.run.callbacks import NOBODY, Listeners, Tracked
 from vertizo.run.evaluation import (
     HEAD,
@@ -30,6 +30,9 @@ from vertizo.run.evaluation import (
 from vertizo.run.federation import Federation
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import Job, JobState
+
+SAVED_EVERY = 30.0
+"""Seconds between two checkpoints, at least, if nobody asked for another interval."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ class Training:
     def _train(self, stopped: threading.Event) -> None:
         state, simulator = self._state, self.federation.simulator
         started = shown = saved = time.perf_counter()
+        asked = self._job.config.checkpoint_seconds
+        pause = SAVED_EVERY if asked is None else asked
         before = self._seconds
         while state.phase == "training":
             self._check_stop(stopped)
@@ -145,9 +150,11 @@ class Training:
             if self._progress is not None and now - shown > 0.1:
                 shown = now
                 self._progress(self._where())
-            if now - saved > self._job.config.checkpoint_seconds:
+            if now - saved > pause:
                 self._save()
                 saved = time.perf_counter()
+                if asked is None:
+                    pause = max(SAVED_EVERY, (saved - now) / checkpoint.SHARE)
         self._seconds = before + time.perf_counter() - started
         if self._progress is not None:
             self._progress(self._where())

@@ -42,13 +42,13 @@ class LabelHolder:
         """The service of a configuration, as of ``vertizo serve``, which has a ``tick``."""
         import torch
 
-        from vertizo.core.memory import keep_freed_memory
+        from vertizo.core.memory import LARGE, keep_freed_memory
         from vertizo.network.options import load_serve
         from vertizo.network.serving import FederationService
 
         options = load_serve(config, FLARES)
         torch.set_num_threads(options.threads)
-        keep_freed_memory()
+        keep_freed_memory(LARGE)
         return FederationService(options, notice=log.warning)
 
     @main
