@@ -295,7 +295,8 @@ class ExperimentConfig(Options):
     def digest(self) -> str:
         """Of every key and its value: runs share noise only if they have the same.
 
-        A key that came later is left out where it is not set, so that older runs keep their noise.
+        A key that came later is left out where it is not set, and a default that changed is what it
+        was, so that older runs keep their noise.
         """
         later = {
             section: {key}
@@ -305,7 +306,10 @@ class ExperimentConfig(Options):
             )
             if unset
         }
-        whole = json.dumps(self.model_dump(mode="json", exclude=later), sort_keys=True)
+        tree = self.model_dump(mode="json", exclude=later)
+        if tree["checkpoint_seconds"] is None:
+            tree["checkpoint_seconds"] = 30.0
+        whole = json.dumps(tree, sort_keys=True)
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 
     def to_yaml(self) -> str:
