@@ -192,6 +192,9 @@ method: {clipping: all} | method.clipping is 'all' | 'each' or 'jointly'
 method: {name: czofo, num_directions: 0} | method.num_directions is 0 | greater than 0
 method: {name: czofo, scalars: all} | method.scalars is 'all' | 'batch' or 'record'
 method: {name: zoo-vfl, reply: loss} | method.reply is 'loss' | 'losses' or 'difference'
+method: {name: tangent}\\nclient: {crop: 2} | client.crop | 'tangent' | leave it out
+method: {name: label-statistic}\\nclient: {flip: true} | client.flip | 'label-statistic'
+client: {crop: -1} | client.crop is -1 | greater than or equal to 0
 method: {name: tangent, sweeps: 0} | method.sweeps is 0 | greater than 0
 method: {name: tangent, damping: 0} | method.damping is 0 | greater than 0
 method: {name: tangent, spread: -1} | method.spread is -1 | greater than 0

@@ -48,6 +48,7 @@ SCENARIOS: list[tuple[str, ...]] = [
         *("client.optimizer.decay=linear", *LOSSY),
     ),
     (*EPSILON, *SECRET),
+    ("method.name=vafl", "data.split=rows", "client.crop=1", "client.flip=true", *LOSSY),
 ]
 
 

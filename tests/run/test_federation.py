@@ -226,6 +226,8 @@ REFUSED = [
     (("batch_size=55",), ["batch_size is 55", "54"]),
     (("data.validation=0.999", "batch_size=1"), ["data.validation", "0.999"]),
     (("simulation.stragglers={0: 2, 4: 2}",), ["simulation.stragglers", "client 4", "0 to 3"]),
+    (("client.crop=2", "data.split=even"), ["client.crop is 2", "(16,)", "images"]),
+    (("client.flip=true", "data.split=even"), ["client.flip is True", "(16,)", "images"]),
     (("client.model.name=cnn", "data.split=even"), ["client.model", "'cnn'", "[16]", "images"]),
     (
         ("data.parties=3", "server.join=sum", *function("per_party")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from vertizo.config import architectures as kinds
 from vertizo.config.optimizer import OptimizerConfig
@@ -23,6 +23,12 @@ class ClientConfig(Options):
     which are fixed beforehand and fitted to nothing."""
     components: PositiveInt = 64
     """Numbers that client.pretrain makes, at most."""
+    crop: NonNegativeInt = 0
+    """Of images: pixels of zeros on each side, out of which each query cuts an image of the old
+    size at random. Every client by itself, training records only."""
+    flip: bool = False
+    """Of images: whether each query mirrors half of them, left and right exchanged, in the same
+    way."""
     optimizer: OptimizerConfig = OptimizerConfig()
     device: kinds.Device = "cpu"
     """Where the model is. cuda: its parameters and computations are on the graphics card; batches

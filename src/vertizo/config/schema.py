@@ -142,6 +142,12 @@ class ExperimentConfig(Options):
                 f"client.optimizer.algorithm is 'adam' but replies of method {name!r} are steps "
                 "and no gradients; use 'sgd'"
             )
+        if method.additive and (self.client.crop or self.client.flip):
+            raise ValueError(
+                f"client.{'crop' if self.client.crop else 'flip'} changes images from query to "
+                f"query but method {name!r} asks about the same records' features again and again; "
+                "leave it out, or use another method"
+            )
         check_image_parts(self)
         if self.simulation.activation is not None:
             check_activation(self)
@@ -298,14 +304,15 @@ class ExperimentConfig(Options):
         A key that came later is left out where it is not set, and a default that changed is what it
         was, so that older runs keep their noise.
         """
-        later = {
-            section: {key}
-            for section, key, unset in (
-                ("early_stopping", "accuracy", self.early_stopping.accuracy is None),
-                ("server", "device", self.server.device == "cpu"),
-            )
-            if unset
-        }
+        later: dict[str, set[str]] = {}
+        for section, key, unset in (
+            ("early_stopping", "accuracy", self.early_stopping.accuracy is None),
+            ("server", "device", self.server.device == "cpu"),
+            ("client", "crop", not self.client.crop),
+            ("client", "flip", not self.client.flip),
+        ):
+            if unset:
+                later.setdefault(section, set()).add(key)
         tree = self.model_dump(mode="json", exclude=later)
         if tree["checkpoint_seconds"] is None:
             tree["checkpoint_seconds"] = 30.0

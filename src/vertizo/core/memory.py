@@ -30,8 +30,9 @@ def keep_freed_memory(largest: int = FRUGAL) -> None:
     and clearing the same pages again costs up to a tenth of a round. `LARGE` keeps the layers of
     images too, which saves a quarter of a step of a ResNet. But kept between others they leave gaps
     that nothing else fits into: a transformer takes a quarter more memory to evaluate and more than
-    a third more to train (``benchmarks/memory.py``). `FRUGAL` is for clients, whose little memory is what zeroth
-    order is for, `LARGE` for servers and simulations. Does nothing elsewhere than on Linux.
+    a third more to train (``benchmarks/memory.py``). `FRUGAL` is for clients, whose little memory
+    is what zeroth order is for, `LARGE` for servers and simulations. Does nothing elsewhere than on
+    Linux.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

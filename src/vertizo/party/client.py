@@ -15,6 +15,7 @@ from vertizo.core import kernels
 from vertizo.core.errors import ConflictError, UnknownPartyError
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
+from vertizo.party.augmentation import Augmentation
 from vertizo.party.batches import Batches
 from vertizo.party.checks import (
     Partition,
@@ -81,6 +82,8 @@ class ClientParty:
     known: bool = False
     """Whether the server knows ``batches`` as well (in synchronous rounds they are its own), so
     that a number stands for a batch's IDs."""
+    augmentation: Augmentation | None = None
+    """What becomes of a batch's images before they are embedded and trained on."""
     teaching: Callable[[Tensor], Tensor] | None = None
     """Features to the numbers that private labels are made with, where they are made of some."""
 
@@ -106,7 +109,7 @@ class ClientParty:
             opened = self._open = OpenQuery(batch)
         if opened.frame is None:
             number, ids = self.answered, opened.batch.ids
-            opened.features = self._rows(ids)
+            opened.features = self._rows(ids, number)
             embeddings = self.pair.ask(number, opened.features)
             if self.noise is not None:
                 embeddings = self.noise.release(number, embeddings)
@@ -134,8 +137,8 @@ class ClientParty:
         received.learn(query.ids, sent.embeddings + known)
         return frame
 
-    def _rows(self, ids: Tensor) -> Tensor | Selected:
-        """Features of a batch, where they are or in a buffer that the next batch overwrites."""
+    def _rows(self, ids: Tensor, number: int) -> Tensor | Selected:
+        """Features of a query's batch, where they are or in a buffer that the next overwrites."""
         if self._selected_from is not None:
             return Selected(self._selected_from, ids)
         if self._table is None:
@@ -145,7 +148,8 @@ class ClientParty:
         wanted = ids.numpy()
         rows = self._buffer[: wanted.size]
         kernels.gather(rows, self._table, wanted, len(self._table))
-        return torch.from_numpy(rows)
+        batch = torch.from_numpy(rows)
+        return batch if self.augmentation is None else self.augmentation(number, batch)
 
     def _announced(self, frame: wire.Frame) -> Batch:
         message = wire.decode(frame, self.down, Batch, order=self._order)
@@ -173,7 +177,7 @@ class ClientParty:
         shape = self.reply_shape(len(opened.batch.ids))
         check_values("the reply", reply.values, shape, REPLY_BOUND)
         if opened.features is None:
-            opened.features = self._rows(opened.batch.ids)
+            opened.features = self._rows(opened.batch.ids, reply.number)
         self.pair.tell(reply.number, opened.features, reply.values)
         self._open = None
         self.answered += 1

@@ -16,12 +16,14 @@ from vertizo.config.architectures import FiltersConfig, MlpConfig
 from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels, system
+from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
+from vertizo.party.augmentation import Augmentation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.privacy.accounting import mu_of
@@ -140,6 +142,7 @@ def make_client(
         received=Received(records, dim) if codecs.feedback in ("up", "both") else None,
         encode=encode,
         known=codecs.ids == "known",
+        augmentation=_augmentation(options, table, stream),
         teaching=teaching,
     )
     sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
@@ -163,6 +166,19 @@ def _prepared(
     with models.named("client.pretrain"):
         seed = stream.child("pretrain").seed() % 2**32
         return preparation(kind, table, cardinalities, components, seed)
+
+
+def _augmentation(options: ClientConfig, table: Tensor, stream: Stream) -> Augmentation | None:
+    """What becomes of training images; ConfigError where features are none."""
+    if not options.crop and not options.flip:
+        return None
+    if table.dim() != 4:
+        key = "crop" if options.crop else "flip"
+        raise ConfigError(
+            f"client.{key} is {getattr(options, key)} but a record's features have the shape "
+            f"{tuple(table.shape[1:])}; it is for images, [channels, height, width]: leave it out"
+        )
+    return Augmentation(stream.child("augmentation"), options.crop, options.flip)
 
 
 def _label_free(
