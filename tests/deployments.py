@@ -192,7 +192,8 @@ def served(
     with FederationService(config, notice) as service:
         with ticking(service):
             done = joined(configs, direct(service))
-        service.tick()  # a raw head is fitted once all were told
+        service.tick()
+        service.conclude()
     return done
 
 

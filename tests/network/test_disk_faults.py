@@ -80,6 +80,7 @@ def run(tables: Path, folder: Path) -> dict[str, BaseException]:
         with FederationService(holder(tables, folder)) as service:
             dep.together([partial(work, service, name) for name in PARTIES[1:]], 30)
             service.tick()
+            service.conclude()
             assert over.is_set() or service.finished.is_set()
     except UserError as error:
         ended["run"] = error

@@ -112,6 +112,7 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
     dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channel)
     house.service.tick()
     assert house.service.finished.is_set()
+    house.service.conclude()
     house.service.__exit__()
     return house
 

@@ -153,6 +153,7 @@ def run_house(folder: Path, config: Any, seed: int, deaths: int, **keys: Any) ->
     while not house.service.finished.wait(0.02):
         assert time.monotonic() < until
         house.service.tick()
+    house.service.conclude()
     house.service.__exit__()
     return house
 

@@ -8,10 +8,12 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import deployments
 from tests.deployments import PRIVATE, join_config, serve_config
+from tests.rows import each
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, RunError
@@ -97,8 +99,31 @@ def test_both_ends_of_a_job_tell_the_same_story(tmp_path: Path) -> None:
     assert done[0].words in north.protected[0]
     assert "which nobody here can check" in north.protected[0]
     assert "nothing protects this party's features" in north.promise[0]
+    assert "No feature" not in lines(north)  # there are models that pass features on
     assert "noise" not in lines(north).replace(done[0].words, "")
     assert {"settings.yaml", "model.safetensors"} <= dict(north.digests).keys()
+
+
+@each(
+    "changes, said",
+    [
+        ({}, ["test records that it is of"]),
+        ({"privacy": {"mechanism": "teacher", "epsilon": 1}}, ["56 numbers made of its features"]),
+        ({"server": {"final_head": "logistic"}}, ["each training record, for the raw head"]),
+        (
+            {"server": {"final_head": "logistic"}, "simulation": {"table": "upload"}},
+            ["for the table before training and for the raw head in the end"],
+        ),
+        ({"control": "label-free"}, ["Once, the embedding of each training record."]),
+        ({"data": {"name": "digits"}}, ["validation or test records"]),
+    ],
+)
+def test_all_that_a_party_uploads_is_named(changes: dict[str, Any], said: list[str]) -> None:
+    data = {"name": "digits", "validation": 0}
+    config = parse({"data": data, "method": {"name": "vafl"}, **changes})
+    sent = " ".join(dossier._uploads(config))
+    assert all(words in sent for words in said), sent
+    assert ("training record" in sent) is (len(changes) > 0 and "data" not in changes)
 
 
 @pytest.mark.processes

@@ -121,7 +121,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
                     say(before, errors)
                 if stopped.is_set():
                     raise Interrupted(STOPPED)
-        service.tick()
+        service.conclude()
     summary = RunFolder(served.folder).summary()
     if summary is None:
         raise RunError(f"{served.folder} has no summary, though the job is over")

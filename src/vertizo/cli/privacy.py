@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,8 +40,12 @@ def explain(
 
         privacy = Experiment(config).privacy()
     from vertizo.run.explanation import explain as put_into_words
+    from vertizo.run.ledger_session import charged_beside, file_of
 
     words = put_into_words(config, privacy)
+    if run.is_dir() and (file := file_of(run, config)) is not None:
+        today = (f"Today {line}." for line in charged_beside(file))
+        words = replace(words, how=(*words.how, *today))
     if as_json:
         print(strict_json.line(asdict(words)))
         return
@@ -56,6 +60,8 @@ def explain(
     ):
         console.print(f"\n[bold]{title}[/bold]")
         listed = Table.grid(padding=(0, 1, 0, 0))  # which indents a line's continuation
+        listed.add_column()
+        listed.add_column(overflow="fold")  # of a long path, the end matters
         for line in lines or ("nothing",):
             listed.add_row("  •", Text(line))
         console.print(listed)
@@ -272,17 +278,12 @@ def ledger_show(ledger: Ledger) -> None:
     """Print how much of the budget is spent and left."""
     from vertizo.privacy import label_file
     from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.privacy.ledger_register import Register
+    from vertizo.run.ledger_session import charged_beside
 
-    if ledger.is_file() and label_file.has_labels(ledger):
-        identity = label_file.read(ledger)[0].identity
-        print(label_file.told(ledger))
-    else:
-        summary = DurableLedger.inspect(ledger)
-        identity = summary.identity
-        print(summary)
-    for other in Register().beside(identity):
-        print(f"some of these records are charged to {other.ledger} as well: {other.states} more")
+    has_labels = ledger.is_file() and label_file.has_labels(ledger)
+    print(label_file.told(ledger) if has_labels else DurableLedger.inspect(ledger))
+    for line in charged_beside(ledger):
+        print(line)
 
 
 def ledger_accept(ledger: Ledger) -> None:

@@ -294,9 +294,9 @@ class Archive:
         """Score the evaluation under way, if all of its embeddings are there.
 
         That of a raw head, which is fitted for it, waits until members were ``told`` that the job
-        is over: how long it takes is nothing that they should see. The figures are kept, and the
-        parameters if they are the best so far. RunError where training diverged, or the figures
-        could not be written.
+        is over and cannot ask: how long it takes is nothing that they should see. The figures are
+        kept, and the parameters if they are the best so far. RunError where training diverged, or
+        the figures could not be written.
         """
         state = self.state
         if state is None or not state.evaluations.is_answered:

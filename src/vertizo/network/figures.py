@@ -19,9 +19,9 @@ from vertizo.network.frames import PROTOCOL
 from vertizo.network.grpc import GrpcServer
 from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.joining import Member, Progress
-from vertizo.network.serving import STAGES, FederationService
+from vertizo.network.serving import FederationService
 from vertizo.privacy.guarantee import epsilon_charged
-from vertizo.run.job_state import JobState
+from vertizo.run.job_state import STAGES, JobState
 
 LEISURE = 50.0
 """Times as long as computing ε took must pass before it is computed anew: that may take seconds."""

@@ -45,8 +45,8 @@ from vertizo.run.provenance import now
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""
 UNPROTECTED = (
-    "The label holder got this party's embeddings as they are; nothing protects this party's "
-    "features from it."
+    "The label holder got all that this party sent of its records as it was made; nothing protects "
+    "this party's features from it."
 )
 TRIAL = "Nothing is protected: this was a trial, whose secrets follow from a public seed."
 

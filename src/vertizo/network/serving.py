@@ -37,19 +37,12 @@ from vertizo.party.server import Replies
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.protocol import wire
 from vertizo.protocol.messages import WirePurpose
-from vertizo.run.job_state import JobState
+from vertizo.run.job_state import STAGES, JobState
 from vertizo.run.summary_figures import metric_text, size_text
 from vertizo.run.traffic import UPLOAD_BYTES, Traffic
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""
-STAGES = {
-    "uploading": "the table is uploaded",
-    "training": "training",
-    "closing": "scoring",
-    "fitting": "over; members are told, then the raw head is fitted",
-    "done": "over; members are told",
-}
 
 
 class FederationService(MemberService):
@@ -367,12 +360,18 @@ class FederationService(MemberService):
                 self._notice(Alarm(f"silent for {self._patience:g} s: {new}; {what} them"))
             if self.state is not None and self.state.is_over:
                 if silent or self._all_told:  # the silent are told when the job is served again
-                    self._work(lambda: self._archive.score(told=True))
-                    if self.failure is not None:
-                        raise self.failure
                     self.finished.set()
             elif silent and silent == waited_for and going_on:  # the others are slow, and there
                 self._without()
+
+    def conclude(self) -> None:
+        """Fit the raw head of a job that is over, if it has one; raises as `tick`. For the driver,
+        once no member can ask: an ask would wait, for as long as labels say."""
+        with self._lock:
+            if self.finished.is_set():
+                self._work(lambda: self._archive.score(told=True))
+            if self.failure is not None:
+                raise self.failure
 
     def _waited_for(self) -> set[int]:
         """The members whose silence holds the others up."""

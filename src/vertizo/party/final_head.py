@@ -21,8 +21,9 @@ from vertizo.models.losses import Classification, Quantile, Regression
 from vertizo.party.server_model import ServerModel
 
 WORDS = (
-    "The raw head was fitted on the raw labels after the last reply, so that no client learns "
-    "anything by it. Nothing covers it or its predictions: both must stay with the label holder."
+    "The raw head was fitted on the raw labels after the last reply, so that no message to a "
+    "client depends on it. Nothing covers it or its predictions: both must stay with the label "
+    "holder."
 )
 MISSING = (
     "There is no raw head: a member was silent when its embeddings were asked for once more, or "

@@ -12,6 +12,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.accounting import compose, epsilon_of, mu_of, published_noise_std
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import Views
 
@@ -156,16 +157,16 @@ def epsilons(found: Budget, person: float | None = None, records: int = 1) -> li
     ``person`` is ε of a person with so many ``records``.
     """
     published, views = found.published, found.views
-    everything = _figure(views.all_clients)
-    replies = _figure(epsilon_of(found.releases.replies_alone_mu, found.delta))
-    own = _figure(views.own_replies)
+    everything = bound_text(views.all_clients)
+    replies = bound_text(epsilon_of(found.releases.replies_alone_mu, found.delta))
+    own = bound_text(views.own_replies)
     return [
         ["who, from what", "this plan", "published noise"],
         ["all clients together, whatever they do", everything, "no bound"],
         *(
             []
             if person is None
-            else [[f"  of a person with {records} records", _figure(person), "no bound"]]
+            else [[f"  of a person with {records} records", bound_text(person), "no bound"]]
         ),
         ["  from the replies alone", replies, _figure(published.all_replies)],
         ["a single client, from its own replies alone", own, _figure(published.own_replies)],

@@ -335,7 +335,7 @@ class Tally:
         budget, share, secret = self.budget, self.budget.share, self.budget.secret
         lines = [
             f"{budget.name}: {budget.records} records, {budget.clients} clients, "
-            f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs together",
+            f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs on it",
             f"runs: {len(self.runs)} ({', '.join(map(self._dated, self.runs)) or 'none yet'})",
             f"replies: {self.replies}; most spent on one record: μ = {mu_of_units(self.spent):.4g} "
             f"of {budget.mu:.4g} ({_percent(self.spent / (budget.clients * share))} of μ²)",

@@ -3,10 +3,10 @@
 The one run loop of simulated and served jobs, as a state machine: a driver makes rounds and
 uploads, and this says which evaluation is due on which records, which model is the best, and when
 the run is over. Clients *upload* the table where that is wanted, and *train*; then the result is
-scored (*closing*) and all are told (*done*). A raw head is fitted once they were told (*fitting*),
-so that not even the time that it takes says anything to them. Nothing here reads a clock, a file or
-a socket, so that the same messages in the same order always lead to the same place: a server that
-was killed gets there again.
+scored (*closing*) and all are told (*done*). A raw head is fitted once they were told and cannot
+ask any more (*fitting*), as the time that it takes depends on labels. Nothing here reads a clock, a
+file or a socket, so that the same messages in the same order always lead to the same place: a
+server that was killed gets there again.
 
 An evaluation asks every client for its embeddings of one partition. Over a network each uploads
 them when it next hears of it, and remembers the parameters that it made them with; once all are
@@ -35,6 +35,14 @@ from vertizo.run.lengths import planned_rounds, rounds_per_epoch, steps_of_clien
 from vertizo.run.stopping import Stopping
 
 Phase = Literal["uploading", "training", "closing", "fitting", "done"]
+STAGES: dict[Phase, str] = {
+    "uploading": "the table is uploaded",
+    "training": "training",
+    "closing": "scoring",
+    "fitting": "over; members are told, then the raw head is fitted",
+    "done": "over; members are told",
+}
+"""What a job does in each, for those who watch one that is served."""
 Which = Literal["now", "best"]
 Row = dict[str, Any]
 """One evaluation's figures."""

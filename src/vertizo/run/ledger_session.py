@@ -13,7 +13,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy import guarantee
+from vertizo.privacy import guarantee, label_file
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.ledger import Ledger
@@ -168,6 +168,26 @@ def set_apart(path: Path, config: ExperimentConfig, data: VerticalData, *, furth
     labels = private_labels(whole, data, secrets, os.urandom, path)
     assert labels is not None, "its mechanism makes labels private"
     labels.set_apart(further=further)
+
+
+def file_of(folder: Path, config: ExperimentConfig) -> Path | None:
+    """Where a finished run was charged: its ledger or file of labels, if that is there."""
+    own = folder / ("labels" if config.privacy.mechanism in ON_LABELS else "ledger.sqlite")
+    file = config.privacy.ledger or own
+    return file if file.is_file() else None
+
+
+def charged_beside(path: Path) -> list[str]:
+    """A line for each other file that some of its records are charged to, today and as far as this
+    user's state folder knows; RunError where ``path`` cannot be read."""
+    if label_file.has_labels(path):
+        identity = label_file.read(path)[0].identity
+    else:
+        identity = DurableLedger.inspect(path).identity
+    return [
+        f"some of these records are charged to {other.ledger} as well: {other.states} more"
+        for other in Register().beside(identity)
+    ]
 
 
 def check_exact(config: ExperimentConfig, statement: Statement) -> None:

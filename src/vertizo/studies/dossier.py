@@ -30,6 +30,7 @@ from vertizo.privacy.options import ON_LABELS
 from vertizo.run import checkpoint, provenance
 from vertizo.run.explanation import explain
 from vertizo.run.folder import RunFolder
+from vertizo.run.ledger_session import charged_beside, file_of
 from vertizo.run.summary_figures import size_text
 from vertizo.studies.report import page
 
@@ -114,6 +115,7 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
         learned=(
             "From the clients: "
             f"{size_text(summary['bytes_up'] + summary['bytes_table'])}. {_query(config.method)}",
+            *_uploads(config),
         ),
         protected=words.protected,
         not_protected=words.not_protected,
@@ -148,7 +150,9 @@ def of_member(path: Path, operator: str | None = None) -> Dossier:
         rates=(),
         sent=(
             f"To the label holder: {size_text(found['sent'])}. {_query(config.method)}",
-            "No feature, no parameter of this party's model, and no gradient of one left it.",
+            *_uploads(config),
+            "No column as it is and no parameter of this party's model left it. From what did, the "
+            "label holder may work features out, of few columns most easily.",
         ),
         learned=(
             f"From the label holder: {size_text(found['received'])}. {_reply(config.method)}; how "
@@ -172,6 +176,7 @@ SIMULATED = (
     "This was a simulation: nobody sent anything to anybody. What follows is what the same run of "
     "real parties sends."
 )
+ELSEWHERE = "further ledgers for these records, if any, are known only where they were made"
 UNKNOWN = "not recorded by the version that made it"
 MECHANISMS = {"none": "no noise and no private labels", "gaussian": "Gaussian noise on replies"}
 UNDATED: Mapping[str, Any] = {"started": None, "versions": {}, "files": {}}
@@ -226,6 +231,25 @@ def _query(method: Method) -> str:
     return f"Each query names records, and brings of each {what}."
 
 
+def _uploads(config: ExperimentConfig) -> Iterator[str]:
+    """What clients send besides queries."""
+    if config.privacy.mechanism == "teacher":
+        yield (
+            f"Once, of each training record, {config.privacy.teacher.components} numbers made of "
+            "its features alone, which the private labels are made with."
+        )
+    wants = {
+        "for the table before training": config.simulation.table == "upload",
+        "for the raw head in the end": config.server.final_head != "private",
+    }
+    if config.control == "label-free":
+        yield "Once, the embedding of each training record."
+    elif times := [words for words, wanted in wants.items() if wanted]:
+        yield f"The embedding of each training record, {' and '.join(times)}."
+    kinds = "validation or test" if config.data.validation > 0 else "test"
+    yield f"For each evaluation, the embeddings of the {kinds} records that it is of."
+
+
 def _reply(method: Method) -> str:
     """What clients are told."""
     if method.reply_is_gradient:
@@ -252,15 +276,15 @@ def _charged(
     path: Path, config: ExperimentConfig
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str, str], ...]]:
     """What the file of charges says, and the runs on it."""
-    usual = path / ("labels" if config.privacy.mechanism in ON_LABELS else "ledger.sqlite")
-    file = config.privacy.ledger or usual
-    if not file.is_file():
+    file = file_of(path, config)
+    if file is None:
         return (), ()
+    beside = (*charged_beside(file), ELSEWHERE)
     if label_file.has_labels(file):
-        return tuple(label_file.told(file).splitlines()), ()
+        return (*label_file.told(file).splitlines(), *beside), ()
     tally = DurableLedger.inspect(file)
     lines = (line for line in str(tally).splitlines() if not line.startswith("runs: "))
-    return tuple(lines), tuple(_runs(tally))
+    return (*lines, *beside), tuple(_runs(tally))
 
 
 def _runs(tally: Tally) -> Iterator[tuple[str, str, str]]:

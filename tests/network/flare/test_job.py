@@ -210,7 +210,8 @@ def train_here(folder: Path) -> dict[str, Any]:
         channel = dep.direct(service)
         member = Member(60.0)
         dep.together([partial(member.take_part, Path(p), channel(m)) for m, p in members.items()])
-        service.tick()  # a raw head is fitted once all were told
+        service.tick()
+        service.conclude()
     return summary_of(folder)
 
 

@@ -67,7 +67,9 @@ class LabelHolder:
                 )
             asks = CellService(engine.get_cell(), service, {c: name for name, c in cells.items()})
             with asks.open():
-                return self._wait(service, asks, len(cells))
+                done = self._wait(service, asks, len(cells))
+            service.conclude()
+            return done
 
     def _wait(self, service: Any, asks: CellService, members: int) -> list[str]:
         """Start every member's work and see it through."""
@@ -87,7 +89,7 @@ class LabelHolder:
                 raise RunError(f"{name} failed: {error.cause}")
             service.tick()
             time.sleep(LOOK)
-        service.tick()  # a raw head is fitted once all were told
+        service.tick()  # so that it knows that all were told
         return sorted(done)
 
 
