@@ -63,6 +63,14 @@ def test_standard_output_is_for_other_programs(
     assert "scores" not in said.err
 
 
+def test_a_column_of_strangers_is_said(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("new.csv").write_text("size;shape\n" + "3;oval\n" * 6)
+    predict_offline(run, Path("new.csv"), Path("out.csv"))
+    said = capfd.readouterr()
+    assert "note: new.csv: 6 of 6 values of 'shape', such as 'oval'" in said.err
+    assert "'long', 'round'; all of them count as missing" in said.err
+
+
 def test_what_covers_the_raw_head_is_said(run: Path, vertizo: Vertizo, refuses: Refuses) -> None:
     for arguments, words in (
         ("run --head raw", "run has no raw head: its server.final_head is 'private'"),

@@ -155,6 +155,7 @@ def predict_offline(
         figures = ", ".join(f"{name} {value:.4f}" for name, value in found.scores.items())
         some = "" if found.scored == count else f" ({found.scored:,} have a label)"
         lines.append(f"scores{some}: {figures}")
+    say((f"note: {note}" for note in found.notes), log.errors())
     lines.append(f"privacy: {coverage_of(predictor.summary['privacy'], head)}")
     say(lines, log.errors() if out is None else log.results())
 
@@ -204,7 +205,8 @@ def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
     errors = log.errors()
     bar = live_bar(errors, "embedding", lambda share: (share, "sent"))
     with closing(connect(config.federation, errors)) as channel, bar as show, understood():
-        count = help_predict(config, records, channel, show or (lambda share: None))
+        told = show or (lambda share: None)
+        count = help_predict(config, records, channel, lambda line: say(line, errors), told)
     said = f"{count:,} records embedded for the label holder; predictions are its own"
     say(said, log.results())
 

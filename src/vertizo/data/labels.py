@@ -7,15 +7,19 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.tabular.column_checks import check_dates, check_text, rows_in_words
+from vertizo.data.tabular.column_checks import LABEL, check_dates, check_text, rows_in_words
 from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
 from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
 
 MOST_CLASSES = 20
 """More different whole numbers than that are taken for a regression, unless data.task says."""
+
+ROUNDING = 1e-3
+"""So much of the standard deviation of numbers to learn may be lost by rounding."""
 
 TaskName = Literal["classification", "regression"]
 
@@ -50,6 +54,8 @@ def labels_of(
     Raises:
         ConfigError, DataError: names the frame and what does not fit.
     """
+    import polars as pl
+
     if not isinstance(label, str):
         return _several(sources, label, classes)
     for source in sources:
@@ -58,6 +64,8 @@ def labels_of(
         absent = values.is_null()
         if values.dtype.is_float():
             absent |= values.is_nan().fill_null(False)
+        if values.dtype == pl.String:
+            absent |= (values.str.strip_chars() == "").fill_null(False)
         rows = np.flatnonzero(absent.to_numpy()).tolist()
         if rows:
             raise DataError(
@@ -68,7 +76,7 @@ def labels_of(
         task = _inferred(sources, label) if classes is None else "classification"
     if task == "regression":
         first = sources[0]
-        given = all_numbers(sources, label)
+        given = all_numbers(sources, label, LABEL)
         if given is None:
             row = numbers(first, label)[1] or 0
             raise ConfigError(
@@ -76,8 +84,11 @@ def labels_of(
                 f"{first.name} holds "
                 f"{texts(first, label)[row]!r} in {first.place(row)}, which is no number"
             )
-        return Regression(), [torch.from_numpy(array.astype(np.float32)) for array in given], None
-    found = [texts(source, label) for source in sources]
+        differ = len(np.unique(given[0])) > 1  # the deviation of equal numbers is rarely 0
+        spread = float(given[0].std()) if differ else 0.0
+        rounded = [_rounded(*each, label, spread) for each in zip(sources, given, strict=True)]
+        return Regression(), rounded, None
+    found = [texts(source, label, LABEL) for source in sources]
     names = list(classes or in_order(found[0].unique().to_list()))
     if len(names) > max(MOST_CLASSES, len(found[0]) // 2):
         raise DataError(
@@ -100,6 +111,19 @@ def labels_of(
             )
     coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
     return Classification(len(names)), coded, tuple(names)
+
+
+def _rounded(source: Source, values: NDArray[np.float64], label: str, spread: float) -> Tensor:
+    """In float32; DataError where that takes more than a little of what labels differ by."""
+    found = values.astype(np.float32)
+    lost = float(np.abs(values - found).max(initial=0.0))
+    if lost > ROUNDING * spread > 0:
+        raise DataError(
+            f"{source.name}: the label {label!r} has values near {values[0]:.15g}, which float32 "
+            f"rounds by up to {lost:.2g}, and they differ by {spread:.2g} (standard deviation); "
+            "subtract a constant from the label, such as its smallest value"
+        )
+    return torch.from_numpy(found)
 
 
 def _several(
@@ -138,10 +162,10 @@ def regression(kind: Loss, mean: float, spread: float) -> Regression:
 
 
 def _inferred(sources: Sequence[Source], label: str) -> TaskName:
-    check_dates(sources[0], [label])
-    given = all_numbers(sources[:1], label)
+    check_dates(sources[0], [label], LABEL)
+    given = all_numbers(sources[:1], label, LABEL)
     if given is None:
-        check_text(sources[0], label, numeric=False)
+        check_text(sources[0], label, False, LABEL)
         return "classification"
     different = np.unique(given[0])
     whole = bool(np.all(different == np.round(different)))

@@ -20,10 +20,11 @@ from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
 from vertizo.data import weights
 from vertizo.data.column_options import check_bounds, check_categories, check_uses
+from vertizo.data.spelling import spelt
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
-    """A category as text; YAML makes truth of yes and no, which cannot be undone."""
+    """A category as `spelt`; YAML makes truth of yes and no, which cannot be undone."""
     if isinstance(value, bool):
         raise ValueError(
             f"data.{info.field_name} has true or false, which is how YAML reads yes and no without "
@@ -31,6 +32,8 @@ def _category(value: Any, info: ValidationInfo) -> Any:
         )
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, str):
+        return spelt(value)
     return str(value) if isinstance(value, int | float) else value
 
 

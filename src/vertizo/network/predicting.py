@@ -18,6 +18,8 @@ from vertizo.core.notices import Alarm
 from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
+from vertizo.data.tabular.column_checks import unknown
+from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
@@ -54,6 +56,11 @@ class NewRecords:
         matrix = raw_matrix(self.frame, prepare.columns, prepare.levels, name=self.name)
         return in_place_of_tests(prepare(matrix))
 
+    def notes(self, prepare: Preprocessing) -> list[str]:
+        """What is allowed and probably not meant in them, a line each."""
+        found = unknown(Source(self.name, self.frame), prepare.levels)
+        return [f"note: {line}" for line in found]
+
 
 class PredictingService(MemberService):
     """The label holder's side; a `vertizo.network.transport.Service`.
@@ -81,6 +88,8 @@ class PredictingService(MemberService):
         self.privacy, self.task, self.class_names = model.privacy, model.task, model.class_names
         self._federation = served.name
         own = None if model.own is None else records.features(model.own)
+        for line in [] if model.own is None else records.notes(model.own):
+            notice(line)
         self._party = model.party(own, len(records.keys))
         self._ready: set[int] = set()
         self._sent: set[int] = set()
@@ -178,11 +187,12 @@ def help_predict(
     config: JoinConfig,
     records: NewRecords,
     channel: Channel,
+    notice: Callable[[str], None] = lambda line: None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> int:
     """A member's side: embed its new records for the label holder; how many there were.
 
-    ``progress`` hears the share that is sent.
+    ``notice`` hears what people should know, ``progress`` the share that is sent.
 
     Raises:
         RunError: the job is not over here, or the label holder refuses.
@@ -190,6 +200,8 @@ def help_predict(
     """
     model = MemberModel(config.federation.folder)
     features = records.features(model.preparation)
+    for line in records.notes(model.preparation):
+        notice(line)
     hello = Hello(frames.PROTOCOL, config.federation.name, VERSION)
     terms = frames.expect(channel.ask(frames.encode(hello)), Terms)
     made = model.party(terms, features)

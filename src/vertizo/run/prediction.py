@@ -71,6 +71,8 @@ class Predictions:
     scores: Scores | None
     """Of the records whose label is known, which are ``scored`` many; None if none is."""
     scored: int
+    notes: tuple[str, ...] = ()
+    """What the records are remarkable for, a line each."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,12 @@ class Predictor:
         known = preparation.labels(records, name=name, place=place)
         logits = self._logits_of(preparation, records, name, place)
         frame = frame_of(preparation.task, preparation.class_names, logits, carried)
+        notes = tuple(preparation.unknown(records, name=name))
         if known is None:
-            return Predictions(frame, None, 0)
+            return Predictions(frame, None, 0, notes)
         rows, labels = known
-        return Predictions(frame, scores(preparation.task, logits[rows], labels), len(rows))
+        found = scores(preparation.task, logits[rows], labels)
+        return Predictions(frame, found, len(rows), notes)
 
     def outputs(self, records: pl.DataFrame, *, name: str = "the table") -> Tensor:
         """Probabilities [rows, classes] in the order of their names, or values [rows]."""

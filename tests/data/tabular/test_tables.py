@@ -196,7 +196,7 @@ class TestTask:
         for labels, names in (
             (["no", "yes", "no"], ("no", "yes")),
             ([10, 9, 9], ("9", "10")),
-            (["1.0", "0.0", "1.0"], ("0.0", "1.0")),
+            (["1.0", "0.0", "1.0"], ("0", "1")),
             ([0.5, 1.5, 0.5], None),
             (range(20), tuple(str(i) for i in range(20))),
             (range(21), None),
@@ -215,6 +215,34 @@ class TestTask:
         assert load(path, task="classification").class_names == ("1.5", "2.5")
         path = write("a,y\n1,1\n2,tall\n3,1\n")
         refuse(["data.task", "'y'", "'tall'"], path, task="regression", parties=1)
+
+    def test_advice_on_a_label_is_for_a_label(self, write: Write) -> None:
+        """It is in no list of features, so that it cannot be named there."""
+        lines = [f"{i},{i},{i}.5" for i in range(30)]
+        for last, words in (
+            ("1,2,tall", "'tall' in line 32, where 30 of 31 values are numbers"),
+            ("1,2,1 234.5", "write numbers with a decimal point"),
+            (None, "holds dates, such as '2020-01-01'"),
+        ):
+            days = [f"1,{i},2020-01-{i:02}" for i in range(1, 29)]
+            path = write("\n".join(["a,b,y", *(days if last is None else [*lines, last])]))
+            refuse([words, "set data.task to classification"], path, parties=1)
+        pl.DataFrame({"a": [1, 2], "y": [[1], [2]]}).write_parquet(path := write("", "x.parquet"))
+        refuse(["List(Int64)", "name another column in data.label"], path, parties=1)
+
+    def test_numbers_that_rounding_would_level_are_refused(self, write: Write) -> None:
+        """Seconds since 1970 are 128 apart in float32: all of a minute would be one."""
+        for start, step, said in ((1.7e9, 1, "1700000000,"), (-3e7, 0.01, "-30000000,")):
+            path = write("a,y\n" + "".join(f"{i},{start + step * i:.2f}\n" for i in range(99)))
+            words = ["the label 'y' has values near", said, "subtract a constant"]
+            refuse(words, path, parties=1, task="regression")
+        for start, step in ((1.7e9, 86400.0), (0.0, 1e-9), (16777216, 100.0), (1e30, 1e28)):
+            path = write("a,y\n" + "".join(f"{i},{start + step * i!r}\n" for i in range(99)))
+            data = made(path, parties=1, task="regression")
+            assert isinstance(data.task, Regression)
+            assert data.task.spread == pytest.approx(step * 28, rel=0.2)
+        constant = write("a,y\n" + "".join(f"{i},0.1\n" for i in range(99)))
+        assert made(constant, parties=1, task="regression").records > 0
 
     def test_a_label_range_is_for_a_regression(self, write: Write) -> None:
         """Numbers become one, however few there are; text cannot."""

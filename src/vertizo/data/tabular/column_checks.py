@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NEARLY = 0.9
 """The share of a column's values from which on the others are mistakes."""
+FEW = 5
+"""Fewer values than that may all be new categories."""
 FEWEST = 20
 """Rows from which on a column of nothing but different texts is an identifier."""
 SHOWN = 5
@@ -27,6 +29,18 @@ DATE = (
     r"^(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))"
     r"(?:[T ]\d{1,2}:\d{2}.*)?$"
 )
+
+
+class Advice(NamedTuple):
+    """What people may do about a column that is not what it seems."""
+
+    categorical: str
+    without: str
+
+
+FEATURE = Advice("name it in data.categorical", "leave it out with data.drop")
+SEVERAL = "name them in data.categorical, or leave them out with data.drop"
+LABEL = Advice("set data.task to classification", "name another column in data.label")
 
 
 def rows_in_words(rows: Sequence[int], place: Place) -> str:
@@ -40,7 +54,7 @@ def rows_in_words(rows: Sequence[int], place: Place) -> str:
     return f"{listed} (and {len(rows) - SHOWN} more)" if len(rows) > SHOWN else listed
 
 
-def check_text(source: Source, column: str, numeric: bool) -> None:
+def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEATURE) -> None:
     """Refuse a column of text that is nearly all numbers, or numbers that only people can read.
 
     Or one with any text, if it must be ``numeric``.
@@ -63,8 +77,8 @@ def check_text(source: Source, column: str, numeric: bool) -> None:
     line = f"{source.name}: column {column!r} holds {first!r} in {source.place(wrong[0])}"
     if ornate[wrong[0]]:
         raise DataError(
-            f"{line}; write numbers with a decimal point and nothing else, as 1234.5, or name the "
-            "column in data.categorical if its values are categories"
+            f"{line}; write numbers with a decimal point and nothing else, as 1234.5, or "
+            f"{advice.categorical} if its values are categories"
         )
     others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     whole = f"where {plain} of {total} values are numbers"
@@ -72,11 +86,11 @@ def check_text(source: Source, column: str, numeric: bool) -> None:
         whole = "but data.ranges is for numbers"
     raise DataError(
         f"{line}{others}, {whole}; correct it, or leave it empty if nothing is known"
-        + ("" if numeric else ", or name the column in data.categorical if it holds categories")
+        + ("" if numeric else f", or {advice.categorical} if it holds categories")
     )
 
 
-def check_dates(source: Source, columns: Sequence[str]) -> None:
+def check_dates(source: Source, columns: Sequence[str], advice: Advice = FEATURE) -> None:
     """Refuse columns of dates, all at once: DataError names them, one date, and what to do."""
     found = [column for column in columns if _is_dates(source.frame[column])]
     if not found:
@@ -87,7 +101,7 @@ def check_dates(source: Source, columns: Sequence[str]) -> None:
     raise DataError(
         f"{source.name}: {several} {'hold' if len(found) > 1 else 'holds'} dates, such as "
         f"{str(values[index])!r} in {source.place(index)}; make numbers of them, as years or days, "
-        "name them in data.categorical, or leave them out"
+        + (f"{advice.categorical}, or {advice.without}" if len(found) == 1 else SEVERAL)
     )
 
 
@@ -131,6 +145,23 @@ def notes(
     ):
         if unlikely:
             said.append(f"{source.name}: {_listed(unlikely)} {words}")
+    return said
+
+
+def unknown(source: Source, known: Mapping[str, Collection[str]]) -> list[str]:
+    """A line for each column of categories of which most values are none that are ``known``."""
+    from vertizo.data.tabular.columns import texts
+
+    said = []
+    for column, names in known.items():
+        present = texts(source, column).drop_nulls()
+        strange = present.filter(~present.is_in(list(names)))
+        if len(present) >= FEW and 2 * len(strange) > len(present):
+            said.append(
+                f"{source.name}: {len(strange):,} of {len(present):,} values of {column!r}, such "
+                f"as {strange[0]!r}, are no category of the training records, which have "
+                f"{', '.join(map(repr, list(names)[:SHOWN]))}; all of them count as missing"
+            )
     return said
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest, similar
+from vertizo.data.spelling import spelt
+from vertizo.data.tabular.column_checks import FEATURE, Advice, check_dates, check_text
 from vertizo.data.tabular.frames import Place, row
 
 if TYPE_CHECKING:
@@ -97,8 +99,6 @@ def matrices(
     """
     import polars as pl
 
-    from vertizo.data.tabular.column_checks import check_dates, check_text
-
     for source in sources:
         for column in columns:
             source.check_has(column, None if source is sources[0] else sources[0].name)
@@ -118,11 +118,13 @@ def matrices(
     return [torch.from_numpy(matrix) for matrix in found], levels
 
 
-def all_numbers(sources: Sequence[Source], column: str) -> list[NDArray[np.float64]] | None:
+def all_numbers(
+    sources: Sequence[Source], column: str, advice: Advice = FEATURE
+) -> list[NDArray[np.float64]] | None:
     """A column of every frame as numbers, NaN where missing; None if the first has text there."""
     result: list[NDArray[np.float64]] = []
     for source in sources:
-        array, text = numbers(source, column)
+        array, text = numbers(source, column, advice)
         if text is not None and not result:
             return None
         if text is not None:
@@ -134,7 +136,9 @@ def all_numbers(sources: Sequence[Source], column: str) -> list[NDArray[np.float
     return result
 
 
-def numbers(source: Source, column: str) -> tuple[NDArray[np.float64], int | None]:
+def numbers(
+    source: Source, column: str, advice: Advice = FEATURE
+) -> tuple[NDArray[np.float64], int | None]:
     """A column as numbers, NaN where missing, and the first row that has text in it.
 
     Raises:
@@ -155,7 +159,7 @@ def numbers(source: Source, column: str) -> tuple[NDArray[np.float64], int | Non
     else:
         raise DataError(
             f"{source.name}: column {column!r} holds {values.dtype}, neither numbers nor text; "
-            "leave it out with data.drop"
+            f"{advice.without}"
         )
     array = found.fill_null(float("nan")).to_numpy()
     huge = np.flatnonzero(np.abs(array) > LARGEST)
@@ -168,8 +172,8 @@ def numbers(source: Source, column: str) -> tuple[NDArray[np.float64], int | Non
     return array, text
 
 
-def texts(source: Source, column: str) -> pl.Series:
-    """A column as text, null where missing; whole numbers without a fraction."""
+def texts(source: Source, column: str, advice: Advice = FEATURE) -> pl.Series:
+    """A column as text, null where missing, each value as `spelt`."""
     import polars as pl
 
     values = source.frame[column]
@@ -182,10 +186,13 @@ def texts(source: Source, column: str) -> pl.Series:
         return values.to_frame().select(text.alias(column)).to_series()
     if values.dtype.is_nested() or values.dtype == pl.Binary:
         raise DataError(
-            f"{source.name}: column {column!r} holds {values.dtype}, not categories; leave it out "
-            "with data.drop"
+            f"{source.name}: column {column!r} holds {values.dtype}, not categories; "
+            f"{advice.without}"
         )
-    return values.cast(pl.String)
+    found = values.cast(pl.String)
+    other = {text: spelt(text) for text in found.drop_nulls().unique()}
+    found = found.replace({text: own for text, own in other.items() if own != text})
+    return found.replace({"": None})
 
 
 def in_order(names: Sequence[str]) -> list[str]:

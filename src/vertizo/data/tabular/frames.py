@@ -55,7 +55,7 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
         raise DataError(f"{path} is missing{nearest_file(path)}")
     if excel.is_workbook(path):
         return _sheet(path)
-    if path.suffix != ".parquet":
+    if not is_parquet(path):
         return csv_text(path, form)
     import polars as pl
 
@@ -64,7 +64,15 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {first_line(error)}") from None
+    # As a CSV file of it: no spaces around text, and nothing where there is no text.
+    stripped = pl.col(pl.String).str.strip_chars()
+    frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
     return _filled(frame, path)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file's name says so."""
+    return path.suffix.lower() == ".parquet"
 
 
 def csv_text(
@@ -158,7 +166,7 @@ def place_in(path: Path, form: CsvFormat) -> Place:
     """What to call a row of `read`, counted from 0: its line or sheet's row, if it has one."""
 
     def line(index: int) -> str:
-        found = 0 if path.suffix == ".parquet" else line_of(path, form, index)
+        found = 0 if is_parquet(path) else line_of(path, form, index)
         word = "row" if excel.is_workbook(path) else "line"
         return f"{word} {found}" if found else row(index)
 

@@ -21,6 +21,8 @@ from torch import Tensor
 from vertizo.core.errors import DataError
 from vertizo.core.options import Options
 from vertizo.data.labels import regression
+from vertizo.data.spelling import spelt
+from vertizo.data.tabular.column_checks import unknown
 from vertizo.data.tabular.columns import Source, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, validated
@@ -116,6 +118,11 @@ class Preparation:
             for party, own in self.parties.items()
         }
 
+    def unknown(self, frame: pl.DataFrame, *, name: str = "the table") -> list[str]:
+        """A line for each column of new records that holds few of the categories of training."""
+        source = Source(name, frame)
+        return [line for own in self.parties.values() for line in unknown(source, own.levels)]
+
     def labels(
         self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row
     ) -> tuple[Tensor, Tensor] | None:
@@ -193,14 +200,17 @@ class Preparation:
             raise DataError(f"its version is {version!r}; {VERSION} is the one that is known")
         known = validated(_File, content, "a table")
         label = known.label
+        classes = label.classes and tuple(map(spelt, label.classes))
         task: Task = regression(label, label.mean, label.spread)
         if label.task != "regression":
-            if len(set(label.classes or ())) < 2:
-                raise DataError("no preparation of a table: label.classes names fewer than two")
-            task = Classification(len(label.classes or ()), label.positive)
+            if len(set(classes or ())) < max(2, len(classes or ())):
+                raise DataError(
+                    "no preparation of a table: label.classes names no two, or one twice"
+                )
+            task = Classification(len(classes or ()), label.positive)
         if label.task == "labels":
             if isinstance(label.column, str):
                 raise DataError("no preparation of a table: label.column is no list of labels")
             task = MultiLabel(label.column)
         owns = {party: Preprocessing.from_state(state) for party, state in known.parties.items()}
-        return cls(owns, label.column, task, label.classes)
+        return cls(owns, label.column, task, classes)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
+from vertizo.data.spelling import spelt
 from vertizo.data.splits import nearest
 
 MOST_CATEGORIES = 1000
@@ -41,7 +42,7 @@ class Categories(Options):
     kind: Literal["categories"] = "categories"
     name: str
     names: tuple[str, ...]
-    """What the codes from 1 stand for."""
+    """What the codes from 1 stand for; as `spelt`, but where an older version fitted it."""
     public: bool
     """Whether they were known without the data."""
 
@@ -53,7 +54,9 @@ class Categories(Options):
 
     def table(self, levels: tuple[str, ...]) -> NDArray[np.int64]:
         """What each level becomes. The last entry, at index −1, is for a missing value."""
-        code_of = {name: code for code, name in enumerate(self.names, 1)}
+        code_of: dict[str, int] = {}
+        for code, name in enumerate(self.names, 1):
+            code_of.setdefault(spelt(name), code)
         return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
 
 
@@ -149,7 +152,8 @@ class Preprocessing:
         """
         kept = validated(_State, state, "columns").columns
         restored = cls.__new__(cls)
-        restored._use(kept, {c.name: c.names for c in kept if isinstance(c, Categories)})
+        own = (column for column in kept if isinstance(column, Categories))
+        restored._use(kept, {c.name: tuple(dict.fromkeys(map(spelt, c.names))) for c in own})
         return restored
 
     def state(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from vertizo.data.labels import TaskName, labels_of
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
-from vertizo.data.tabular.column_checks import notes
-from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.column_checks import notes, unknown
+from vertizo.data.tabular.columns import Source, check_known, matrices, texts
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.dates import moments
 from vertizo.data.weights import of_records, persons
@@ -134,6 +134,9 @@ def pool(
     sources = [train] if test is None else [train, test]
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
     features, levels = matrices(sources, columns, forced, options.ranges)
+    remarks = notes(train, columns, levels, options.id)
+    if test is not None:
+        remarks += unknown(test, {c: texts(train, c).drop_nulls().unique() for c in levels})
     learned, labels, class_names = labels_of(sources, label, task, classes)
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
@@ -158,7 +161,7 @@ def pool(
         groups=groups if groups is None else left,
         levels=levels,
         class_names=class_names,
-        notes=tuple(notes(train, columns, levels, options.id)),
+        notes=tuple(remarks),
         kept=rows,
         times=times,
         weights=counts,

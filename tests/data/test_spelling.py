@@ -1,0 +1,188 @@
+"""A category is one and the same, whatever kind of file it is in and whoever wrote that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rows import each
+
+from vertizo.config import schema
+from vertizo.core.errors import DataError
+from vertizo.core.randomness import Stream
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
+from vertizo.data.spelling import spelt
+from vertizo.data.tabular.frames import read
+from vertizo.data.tabular.prepared import raw_matrix
+from vertizo.data.tabular.preprocessing import Preprocessing
+from vertizo.run.experiment import Experiment
+from vertizo.run.prediction import Predictor
+
+ROWS = 60
+
+
+@given(st.text() | st.integers().map(str) | st.floats(allow_nan=False).map(str))
+def test_there_is_one_spelling(text: str) -> None:
+    assert spelt(spelt(text)) == spelt(text)
+
+
+@given(st.integers(-(2**53), 2**53), st.integers(1, 3))
+def test_numbers_are_those_that_they_are(number: int, zeros: int) -> None:
+    assert spelt(str(number)) == str(number)
+    assert spelt(f"{number}.{'0' * zeros}") == str(number)
+    assert spelt(f"0{number}") == f"0{number}"  # a name, as 007
+    assert spelt(f"{number}.01") == f"{number}.01"
+
+
+def frame() -> pl.DataFrame:
+    rng = np.random.default_rng(3)
+    codes, flags = rng.integers(-1, 4, ROWS), rng.integers(0, 2, ROWS).astype(bool)
+    return pl.DataFrame(
+        {
+            "code": codes,
+            "flag": flags,
+            "job": [("cook", "nurse", "née")[i % 3] for i in range(ROWS)],
+            "a": rng.normal(size=ROWS).round(3),
+            "y": (codes > 1) ^ flags,
+        }
+    )
+
+
+def _csv(frame: pl.DataFrame, path: Path) -> Path:
+    frame.write_csv(path.with_suffix(".csv"))
+    return path.with_suffix(".csv")
+
+
+def _parquet(frame: pl.DataFrame, path: Path) -> Path:
+    frame.write_parquet(path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def _as_pandas(frame: pl.DataFrame, path: Path) -> Path:
+    """Integers become floats where one is missing, and truth has a capital."""
+    code = pl.col("code").cast(pl.Float64)
+    return _csv(frame.with_columns(code, _words("True", "False")), path)
+
+
+def _as_excel_says(frame: pl.DataFrame, path: Path) -> Path:
+    return _csv(frame.with_columns(_words("TRUE", "FALSE")), path)
+
+
+def _decimals(frame: pl.DataFrame, path: Path) -> Path:
+    """As databases hand them out, with blanks and decomposed accents beside."""
+    code = pl.col("code").cast(pl.Decimal(10, 2))
+    job = pl.col("job").str.replace("é", "e\u0301") + " "
+    return _parquet(frame.with_columns(code, job), path)
+
+
+def _workbook(frame: pl.DataFrame, path: Path) -> Path:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (frame.columns, *frame.iter_rows()):
+        book.active.append(list(row))
+    book.save(path.with_suffix(".xlsx"))
+    return path.with_suffix(".xlsx")
+
+
+def _words(yes: str, no: str) -> pl.Expr:
+    return pl.when(pl.col("flag", "y")).then(pl.lit(yes)).otherwise(pl.lit(no)).name.keep()
+
+
+FORMS: dict[str, Callable[[pl.DataFrame, Path], Path]] = {
+    "CSV": _csv,
+    "Parquet": _parquet,
+    "CSV of pandas": _as_pandas,
+    "CSV of Excel": _as_excel_says,
+    "decimals": _decimals,
+    "workbook": _workbook,
+}
+
+
+@each("one, other", ((a, b) for a in FORMS for b in FORMS))
+def test_a_model_of_one_file_knows_the_other(tmp_path: Path, one: str, other: str) -> None:
+    """Raw records, labels among them, are the same numbers; no note says otherwise."""
+    options = DataConfig(
+        name="table",
+        path=FORMS[one](frame(), tmp_path / "train"),
+        label="y",
+        categorical=["code"],
+        classes=["False", "TRUE"],
+        positive="True",
+        parties=2,
+    )
+    data = prepare(options, Stream.from_seed(0))
+    assert data.class_names == ("false", "true")
+    assert data.preparation is not None
+    assert options.path is not None
+    same, found = read(options.path), read(FORMS[other](frame(), tmp_path / "new"))
+    for own in data.preparation.parties.values():
+        known, new = (raw_matrix(each, own.columns, own.levels) for each in (same, found))
+        assert not np.isnan(new).any()
+        assert np.array_equal(new, known)
+    assert data.preparation.unknown(found) == []
+    labels, wanted = data.preparation.labels(found), frame()["y"].to_list()
+    assert labels is not None
+    assert labels[1].tolist() == wanted
+
+
+def test_predictions_are_the_same(tmp_path: Path) -> None:
+    """Before, every code and flag of the Parquet file was unknown, and nobody was told."""
+    table = _as_pandas(frame(), tmp_path / "train")
+    settings = ("epochs=2", "data.name=table", "data.label=y", "data.categorical=[code]")
+    config = schema.load(None, (f"data.path={table}", "data.parties=2", *settings))
+    Experiment(config).run(tmp_path / "run")
+    predictor = Predictor.load(tmp_path / "run")
+    known = predictor.predict(read(table))
+    for form in (_parquet, _decimals, _as_excel_says):
+        found = predictor.predict(read(form(frame(), tmp_path / "new")))
+        assert found.frame.equals(known.frame), form
+        assert (found.scores, found.notes) == (known.scores, ())
+
+
+def test_a_column_of_strangers_is_said(tmp_path: Path) -> None:
+    """As codes where the training records have words; of few records nothing is said."""
+    table = _csv(frame(), tmp_path / "train")
+    data = DataConfig(name="table", path=table, label="y", parties=2)
+    preparation = prepare(data, Stream.from_seed(0)).preparation
+    assert preparation is not None
+    odd = frame().with_columns(job=pl.lit("17"))
+    (line,) = preparation.unknown(odd, name="new.csv")
+    assert line.startswith("new.csv: 60 of 60 values of 'job', such as '17', are no category")
+    assert "'cook', 'nurse', 'née'" in line
+    assert preparation.unknown(odd[:4]) == []
+    half = pl.when(pl.int_range(pl.len()) < ROWS // 2).then(pl.lit("17")).otherwise(pl.col("job"))
+    assert preparation.unknown(frame().with_columns(half.alias("job"))) == []
+    test = _csv(odd, tmp_path / "test")
+    notes = prepare(data.model_copy(update={"test_path": test}), Stream.from_seed(0)).notes
+    assert [f"{test}: 60 of 60 values of 'job'" in note for note in notes] == [True]
+
+
+def test_what_an_older_version_fitted_is_known_still() -> None:
+    """Its names are as they were written, two of one value even; codes stay what they were."""
+    names = ["10.0", "TRUE", "10", "Oslo"]
+    column = {"kind": "categories", "name": "c", "names": names, "public": False}
+    own = Preprocessing.from_state(json.loads(json.dumps({"columns": [column]})))
+    new = pl.DataFrame({"c": ["10", "10.0", "true", "Oslo", "Rome", None]})
+    assert own(raw_matrix(new, own.columns, own.levels))[:, 0].tolist() == [1, 1, 2, 4, 0, 0]
+    assert own.cardinalities == (5,)
+
+
+def test_texts_of_a_parquet_file_are_as_those_of_a_csv_file(tmp_path: Path) -> None:
+    """A label that is blank is missing, and a name has no blanks around it."""
+    texts = pl.DataFrame({"job": [" cook", "", None, "x "], "y": ["a", "b", "b", " a"]})
+    path = tmp_path / "people.PARQUET"
+    texts.write_parquet(path)
+    assert read(path).to_dict(as_series=False) == {
+        "job": ["cook", None, None, "x"],
+        "y": ["a", "b", "b", "a"],
+    }
+    texts.with_columns(y=pl.Series(["a", " ", "b", "a"])).write_parquet(path)
+    with pytest.raises(DataError, match=r"the label 'y' is missing in 1 of 4 rows: row 2"):
+        prepare(DataConfig(name="table", path=path, label="y", parties=1), Stream.from_seed(0))
