@@ -185,6 +185,11 @@ class DataConfig(Options):
         return () if label is None else (label,) if isinstance(label, str) else tuple(label)
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """One's own tables; none where a data set has a name."""
+        return tuple(path for path in (self.path, self.test_path) if path is not None)
+
+    @property
     def has_several_labels(self) -> bool:
         """Whether a record has more labels than one."""
         return isinstance(self.label, list)

@@ -176,12 +176,20 @@ class Experiment:
                     folder.create(self.config, name, self.data().preparation)
                 yield training
 
-    def check_same(self, folder: RunFolder) -> None:
-        """Raise RunError if the folder holds a run of another configuration."""
+    def check_same(self, folder: RunFolder, instead: str = "start another run") -> None:
+        """Raise RunError if the folder holds a run of another configuration, or on other tables.
+
+        ``instead`` is what people may do to have a run of this one.
+        """
         if not folder.is_of(self.config):
             self.data()  # which completes what the configuration leaves to the records
         if not folder.is_of(self.config):
             raise RunError(
-                f"{folder.path} holds a run of another configuration; "
-                "resume it with the config.yaml that is in it"
+                f"{folder.path} holds a run of another configuration; resume it with the "
+                f"config.yaml that is in it, or {instead}"
+            )
+        if changed := folder.changed_files(self.config):
+            raise RunError(
+                f"{folder.path} holds a run on another {changed[0]} than there is now (its SHA-256 "
+                f"is another one); bring that table back, or {instead}"
             )

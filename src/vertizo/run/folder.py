@@ -97,10 +97,9 @@ class RunFolder:
         Without a name the run gets a new one.
         """
         self.make()
-        sources = settings.data.path, settings.data.test_path
         files = {
             "run_name": name or uuid4().hex,
-            provenance.NAME: strict_json.text(provenance.begun(sources)),
+            provenance.NAME: strict_json.text(provenance.begun(settings.data.files)),
         }
         if preparation is not None:
             files["preparation.json"] = preparation.to_json()
@@ -150,6 +149,14 @@ class RunFolder:
         """Whether its run is of these settings, but for those that change no number."""
         plain = {"checkpoint_seconds": 0.0, "threads": 1}
         return settings.model_copy(update=plain) == self.config().model_copy(update=plain)
+
+    def changed_files(self, settings: ExperimentConfig) -> list[str]:
+        """Which of the settings' tables hold something else than when the run began."""
+        known = (self.provenance() or {}).get("files")
+        if not known:
+            return []
+        now = provenance.digests(settings.data.files)
+        return [name for name, digest in now.items() if known.get(name) != digest]
 
     @contextmanager
     def locked(self) -> Iterator[None]:

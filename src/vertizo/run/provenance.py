@@ -44,8 +44,13 @@ def begun(files: Iterable[Path | None]) -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(),
         "processor": processor(),
-        "files": {path.name: sha256_of(path) for path in files if path is not None},
+        "files": digests(files),
     }
+
+
+def digests(files: Iterable[Path | None]) -> dict[str, str]:
+    """The SHA-256 of each file, by its name; DataError where one cannot be read."""
+    return {path.name: sha256_of(path) for path in files if path is not None}
 
 
 def versions() -> dict[str, str]:

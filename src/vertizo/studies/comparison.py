@@ -19,7 +19,7 @@ from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import strict_json
-from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
 from vertizo.run import checkpoint
@@ -122,12 +122,7 @@ def check(runs: Sequence[Run]) -> list[str]:
         key = run.config.seed, run.config.data.model_dump_json()
         experiment = Experiment(run.config, data.get(key))
         if (run.folder / "config.yaml").is_file():
-            try:
-                experiment.check_same(RunFolder(run.folder))
-            except RunError:
-                raise RunError(
-                    f"{run.folder} holds a run of another configuration; name another --out"
-                ) from None
+            experiment.check_same(RunFolder(run.folder), "name another --out")
         if run.label in seen:
             continue
         seen.add(run.label)

@@ -25,7 +25,7 @@ from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
-from vertizo.run import checkpoint
+from vertizo.run import checkpoint, provenance
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies.comparison import Standing
@@ -134,7 +134,7 @@ class _Search:
         self.plan.all_planned(self._options.trials)
         known = self._known()
         for key, value in self.settings().items():
-            if known is not None and known.get(key) != value:
+            if known is not None and known.get(key, value) != value:
                 raise RunError(
                     f"{self._folder} holds a search with another {key} "
                     f"{_difference(known.get(key), value)}; name another --out"
@@ -166,6 +166,7 @@ class _Search:
         apart = ("checkpoint_seconds", "threads")
         config = {key: value for key, value in self.plan.base.items() if key not in apart}
         total = self._options.total_epsilon
+        files = provenance.digests(self.plan.config.data.files)
         return {
             "configuration": json.loads(json.dumps(config)),
             "space": {key: str(domain) for key, domain in self.plan.space.items()},
@@ -175,6 +176,7 @@ class _Search:
             "total_epsilon": total,
             # The share of each trial was found for so many.
             **({} if total is None else {"trials": self._options.trials}),
+            **({"table": files} if files else {}),
         }
 
     def write(self, name: str, text: str) -> None:

@@ -152,13 +152,8 @@ class Worth:
         return [plan for _, plan in self.plans for _ in range(self.seeds)]
 
     def _check_same(self, run: Run, coalition: Coalition) -> None:
-        try:
-            Experiment(run.config, self._of(coalition)).check_same(RunFolder(run.folder))
-        except RunError:
-            raise RunError(
-                f"{run.folder} holds a run of another configuration; name another --out"
-            ) from None
         folder = RunFolder(run.folder)
+        Experiment(run.config, self._of(coalition)).check_same(folder, "name another --out")
         over = folder.summary() is not None
         if not over and not can_go_on(controlled(run.config), begun=folder.has("last")):
             raise RunError(
