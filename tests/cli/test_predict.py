@@ -74,7 +74,7 @@ def test_a_column_of_strangers_is_said(run: Path, capfd: pytest.CaptureFixture[s
 def test_what_covers_the_raw_head_is_said(run: Path, vertizo: Vertizo, refuses: Refuses) -> None:
     for arguments, words in (
         ("run --head raw", "run has no raw head: its server.final_head is 'private'"),
-        ("run --head secret", "'secret'"),
+        ("run --head secret", "'secret' is not one of 'private', 'raw'; see --help"),
     ):
         refuses.row(arguments, [words, "private"], "predict", *arguments.split())
     settings = ("server.final_head=logistic",)

@@ -240,3 +240,15 @@ def test_a_budget_needs_an_exact_guarantee_and_noised_replies() -> None:
         budget_for(plain, Experiment(plain).data(), 1)
     with pytest.raises(ConfigError, match=r"privacy\.ledger is set but privacy\.mechanism"):
         schema.load(None, ("privacy.ledger=x.sqlite",))
+
+
+@each("update", [SECRET, SAME_BATCH, ()])
+def test_other_records_are_named_and_leave_no_trace(
+    update: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Where they are more or fewer, the share of a secret sample differs too: that is no cause."""
+    path = ledger(tmp_path, *update)
+    before = DurableLedger.inspect(path)
+    with pytest.raises(ConfigError, match=r"is for 36 records of .*; this run has 35 of"):
+        run(path, *update, "data.limit=39")
+    assert DurableLedger.inspect(path).runs == before.runs

@@ -188,7 +188,8 @@ def main() -> None:
             raise
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
         if (found := getattr(error.__cause__, "errors", None)) is not None:
-            message = f"{message.rstrip('.')}, and it is {found()[0]['input']!r}"
+            given = repr(found()[0]["input"])
+            message = message if given in message else f"{message.rstrip('.')}, and it is {given}"
         _end(f"{message.rstrip('.')}; see --help", 2)
 
 

@@ -7,7 +7,7 @@ nothing about them beyond the replies themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Self
@@ -134,6 +134,7 @@ class DurableLedger(Ledger):
         share: int | None = None,
         secret: SecretSteps | None = None,
         replays: bool = False,
+        check: Callable[[LedgerBudget], None] = lambda budget: None,
     ) -> Self:
         """Open it for one run, which is resumed if the ledger knows its name.
 
@@ -147,6 +148,7 @@ class DurableLedger(Ledger):
             replays: whether the noise is seeded, so that a resumed run repeats what it did since
                 its checkpoint, byte for byte. Repeated queries then pass `admit` whatever is left,
                 and repeated steps are free. With fresh noise a repeated step is another release.
+            check: raises where the ledger is for other runs than this, before it is written to.
 
         Raises:
             RunError: missing, in use, damaged, rolled back, without its witness, or of other
@@ -155,6 +157,7 @@ class DurableLedger(Ledger):
         if not run.strip() or not run.isprintable():
             raise RunError(f"a run of a ledger is named {run!r}; name it in one line")
         with opened(path, witness_folder, accept=False) as (file, witness):
+            check(file.tally.budget)
             return cls(file, witness, run, share, secret, replays)
 
     @staticmethod

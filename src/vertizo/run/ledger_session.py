@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vertizo.config.schema import ExperimentConfig
@@ -71,10 +72,14 @@ def charged_to(
 
     def open_ledger(releases: Releases) -> Ledger:
         ledger = DurableLedger.open(
-            path, run, share=releases.share, secret=releases.secret, replays=replays
+            path,
+            run,
+            share=releases.share,
+            secret=releases.secret,
+            replays=replays,
+            check=partial(check_is_for, path, config=config, data=data),
         )
         stack.enter_context(ledger)
-        check_is_for(path, ledger.budget, config, data)
         if (names := names_of(data)) is not None:
             ledger.claim(names)
         seats = data.seats or range(ledger.budget.clients)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.base import clone
 from tests.rows import each
 from tests.run.estimators.people import PARTIES, TINY, call, classifier, people
 
@@ -102,6 +104,37 @@ def test_numbers_as_classes(tmp_path: Path) -> None:
     after = VerticalClassifier.load(tmp_path / "saved")
     assert after.classes_.dtype == np.int8
     assert np.array_equal(after.predict(X), before.predict(X))
+
+
+def test_weights_of_numbers_come_back(tmp_path: Path) -> None:
+    """JSON has texts as keys alone; a copy of what was loaded is fitted as before."""
+    y = (Y == "late").to_numpy().astype(int) + 1
+    for weights in ({1: 2.0, 2: 0.5}, {np.int64(2): 3}, "balanced", None):
+        before = VerticalClassifier(PARTIES, **TINY, class_weight=weights).fit(X, y)
+        before.save(tmp_path / f"{weights}")
+        after = VerticalClassifier.load(tmp_path / f"{weights}")
+        assert after.class_weight == weights
+        again = clone(after).fit(X, y)
+        assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
+
+
+@each(
+    "y", [[date(2020, 1, 1 + i % 2) for i in range(len(Y))], [1j * (i % 2) for i in range(len(Y))]]
+)
+def test_labels_that_cannot_be_kept_are_refused_before_training(tmp_path: Path, y: Any) -> None:
+    moments = np.array(y, dtype="datetime64[D]") if isinstance(y[0], date) else np.array(y)
+    for given in (y, moments, np.array(y, dtype=object)):
+        with pytest.raises(ValueError, match=r"neither a number nor text|[Cc]omplex"):
+            classifier(out=tmp_path / "run").fit(X, given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_saved_leaves_no_folder(tmp_path: Path) -> None:
+    before = fitted()
+    before.verbose = object()
+    with pytest.raises(RunError, match=r"the estimator cannot be saved: .*object"):
+        before.save(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_array_has_no_names(tmp_path: Path) -> None:

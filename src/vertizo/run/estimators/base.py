@@ -148,6 +148,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         experiment = Experiment(
             config, prepare_frame(frame, data, record_choice(config), everything)
         )
+        text = "" if out is None else saved.text_of(self)  # before anything is trained or charged
         settings.open_ledger(experiment, self.ledger_fits)
         shown = live.bar(config.method.name, Console(stderr=True))
         with shown if self.verbose else nullcontext() as show:
@@ -158,7 +159,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         # Without the parties: they hold the training records.
         self._finish(replace(result, federation=None))
         if out is not None:
-            saved.write(out, self)
+            saved.write(out, text)
         return self
 
     def _configuration(
@@ -248,13 +249,14 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         folder, result = RunFolder(Path(path)), self.result_
         if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
             raise RunError(f"{path} is there already; name a new folder")
+        text = saved.text_of(self)  # before there is a folder
         folder.create(self._config, preparation=self._preparation)
         for row in result.metrics:
             folder.append_metrics(row)
         folder.save(result.summary["model"], dict(result.parameters))
         if result.raw_head is not None:
             folder.save(HEAD, {"head": result.raw_head})
-        saved.write(folder.path, self)
+        saved.write(folder.path, text)
         folder.write_summary(result.summary)
 
     @classmethod

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+LABELS = (str, bool, int, float, np.integer, np.floating, np.bool_)
+"""What a label may be."""
+
+
 @dataclass(frozen=True)
 class Features:
     """The features of some records, as they were given."""
@@ -153,6 +157,13 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
             raise DataError(f"y is missing in {missing} of {len(y)} records; leave them out")
         native = np.asarray(y.tolist())
         y = native if native.dtype.kind in "biuf" else y  # of pandas' nullable types
+        odd = next((value for value in y.tolist() if not isinstance(value, LABELS)), None)
+    else:
+        odd = None if y.dtype.kind in "biufU" else y.tolist()[0]
+    if odd is not None:
+        raise DataError(
+            f"y has {odd!r}, which is neither a number nor text; use y.astype(str), or numbers"
+        )
     assert_all_finite(y, input_name="y")
     if numbers:
         return y.astype(np.float64)

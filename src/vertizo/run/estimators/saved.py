@@ -20,6 +20,8 @@ NAME = "estimator.json"
 VERSION = 1
 PRIVACY = "$Privacy"
 """Key that marks an object of that class."""
+PAIRS = "$pairs"
+"""Key that marks a mapping whose keys need not be texts."""
 
 
 class Saved(NamedTuple):
@@ -29,8 +31,8 @@ class Saved(NamedTuple):
     fitted: dict[str, Any]
 
 
-def write(folder: Path, estimator: Any) -> None:
-    """Write the file; RunError if it cannot be written, or a parameter is nothing that JSON has."""
+def text_of(estimator: Any) -> str:
+    """The file's content; RunError where a parameter is nothing that JSON has."""
     classes = getattr(estimator, "classes_", None)
     names = getattr(estimator, "feature_names_in_", None)
     given = estimator.get_params(deep=False)
@@ -43,12 +45,15 @@ def write(folder: Path, estimator: Any) -> None:
         "names": None if names is None else list(names),
         "classes": kinds,
     }
-    path = folder / NAME
     try:
-        text = strict_json.text(content, indent=1)
+        return strict_json.text(content, indent=1)
     except TypeError as error:
-        raise RunError(f"{path} cannot be written: {error}") from None
-    checkpoint.write_atomically(path, text.encode())
+        raise RunError(f"the estimator cannot be saved: {error}") from None
+
+
+def write(folder: Path, text: str) -> None:
+    """Write what is `text_of` an estimator; RunError if it cannot be written."""
+    checkpoint.write_atomically(folder / NAME, text.encode())
 
 
 def _packed(name: str, value: Any) -> Any:
@@ -56,6 +61,8 @@ def _packed(name: str, value: Any) -> Any:
         return {PRIVACY: asdict(value)}
     if isinstance(value, Path):
         return str(value)
+    if name == "class_weight" and isinstance(value, Mapping):
+        return {PAIRS: [[plain(key), plain(weight)] for key, weight in value.items()]}
     if name == "random_state" and isinstance(value, np.random.RandomState):
         return None  # the seed that was drawn from it is in config.yaml
     return plain(value)
@@ -86,6 +93,9 @@ def _unpacked(content: Mapping[str, Any], known: set[str]) -> Saved:
     privacy = parameters.get("privacy")
     if isinstance(privacy, dict) and PRIVACY in privacy:
         parameters["privacy"] = Privacy(**privacy[PRIVACY])
+    weight = parameters.get("class_weight")
+    if isinstance(weight, dict) and PAIRS in weight:
+        parameters["class_weight"] = dict(weight[PAIRS])
     fitted = {"n_features_in_": content["columns"]}
     if (names := content["names"]) is not None:
         fitted["feature_names_in_"] = np.asarray(names, dtype=object)

@@ -134,7 +134,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             self.classes_ = public
         texts = _texts(self.classes_)
         if len(texts) < 2:
-            raise DataError(f"y has one class only, {present[0]!r}; there must be two at least")
+            one = present.tolist()[0]
+            raise DataError(f"y has one class only, {one!r}; there must be two at least")
         if len(set(texts)) < len(texts):
             raise DataError(f"y has classes that read the same as text: {', '.join(texts)}")
         found: dict[str, Any] = {"data.classes": texts} if self.classes is not None else {}
