@@ -234,18 +234,24 @@ def test_a_table_that_lost_a_column_is_told_in_a_line(tables: Path, ended: Path)
             change(frame).write_csv(ended / "tables" / "lab.csv")
             with pytest.raises(RunError, match=words):
                 dep.opened(member(ended / "tables", ended, "lab"), line)
-    (ended / "tables" / "bank.csv").write_text(
-        pl.read_csv(tables / "bank.csv").with_columns(pl.col("x0") + 1).write_csv()
-    )
     config = holder(tables, ended)
     moved = config.data.model_copy(update={"path": ended / "tables" / "bank.csv"})
     known = ended / "run" / "config.yaml"
     known.write_text(known.read_text().replace(str(tables), str(ended / "tables")))
-    with (
-        pytest.raises(RunError, match="on other records than"),
-        FederationService(config.model_copy(update={"data": moved})),
+    frame = pl.read_csv(tables / "bank.csv")
+    for now, words in (
+        (frame.with_columns(pl.col("x0") + 1), "on other records than"),
+        (frame.with_columns(pl.col("diagnosis").reverse()), "began with another bank.csv"),
     ):
-        pass
+        now.write_csv(ended / "tables" / "bank.csv")
+        with (
+            pytest.raises(RunError, match=words),
+            FederationService(config.model_copy(update={"data": moved})),
+        ):
+            pass
+    shutil.copy(tables / "bank.csv", ended / "tables")
+    with FederationService(config.model_copy(update={"data": moved})) as service:
+        assert service.stage().startswith("over")
 
 
 @each("party", ["run", "lab"])

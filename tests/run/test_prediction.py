@@ -322,16 +322,17 @@ class TestRefusedFolders:
         shutil.copy(tmp_path / "gone.csv", tmp_path / "people.csv")
         assert_same(Predictor.load(run).test().scores or {}, run)
 
-    def test_a_run_is_not_gone_on_with_on_other_records(
-        self,
-        tmp_path: Path,
-    ) -> None:
+    def test_a_run_is_not_gone_on_with_on_other_records(self, tmp_path: Path) -> None:
         run = trained(tmp_path)
         (run / "summary.json").unlink()
         people(ROWS, 9).write_csv(tmp_path / "people.csv")
         experiment = Experiment(RunFolder(run).config())
+        with pytest.raises(RunError, match=r"a run on another people\.csv"):
+            experiment.run(run, resume=True)
+        provenance = (run / "provenance.json").rename(tmp_path / "kept")  # as of an older version
         with pytest.raises(RunError, match="run on other records"):
             experiment.run(run, resume=True)
+        provenance.rename(run / "provenance.json")
         shutil.copy(tmp_path / "gone.csv", tmp_path / "people.csv")
         again = Experiment(RunFolder(run).config())
         assert again.run(run, resume=True).summary["test_accuracy"] >= 0

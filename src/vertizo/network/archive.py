@@ -121,7 +121,13 @@ class Archive:
         self.run = folder.run_name()
         self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
         loaded = self._store.load()
-        if loaded is not None:
+        if loaded is not None:  # until then, the table may be aligned anew
+            if changed := folder.changed_files(self.config):
+                raise RunError(
+                    f"federation.folder {folder.path} holds a job that began with another "
+                    f"{changed[0]} (its SHA-256 is another one now); bring that table back, or "
+                    "begin a new job"
+                )
             self._resume(*loaded)
 
     def close(self) -> None:
