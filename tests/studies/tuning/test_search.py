@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.failing_disk import disk_below
 from tests.studies.conftest import settings
 
-from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.errors import ConfigError, Interrupted, RunError, UserError
 from vertizo.party.server import ServerParty
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
@@ -229,3 +230,27 @@ def test_several_processes_make_what_one_does_at_the_first_trials(
     assert {record.outcome for record in found.records} == {"finished"}
     first = found.records[0].score
     assert first == made[1].records[0].score
+
+
+def test_a_search_goes_on_once_the_disk_has_space(tmp_path: Path) -> None:
+    """Wherever the first try failed, at its own files, at Optuna's or at a trial's."""
+
+    def small(folder: Path) -> Results:
+        options = Options(trials=2, search=("batch_size=9,18",), pruner="none")
+        return tune(settings(*SMALL, "data.limit=60", "epochs=1"), folder, options)
+
+    with disk_below(tmp_path) as disk:
+        whole = small(tmp_path / "whole")
+        sites = [
+            (action, path.removeprefix("whole"), 1 + disk.seen[action, path] // 2)
+            for action, path in disk.seen
+            if action in ("open", "replace", "fsync") and "001" not in path and "lock" not in path
+        ]
+        assert len(sites) > 20
+        for number, (action, path, time) in enumerate(sites[::2]):
+            folder = tmp_path / f"{number}"
+            disk.fail_at((action, f"{number}{path}"), time)
+            with pytest.raises((UserError, OSError), match="No space left"):
+                small(folder)
+            disk.make_space()
+            assert small(folder).records == whole.records, (action, path)
