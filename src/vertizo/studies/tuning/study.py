@@ -121,23 +121,27 @@ class Study:
         For the first trial, which is as configured, these are all values, or none where the space
         does not hold them.
         """
-        number = len(self.records())
         if fixed and not self._trials("WAITING"):
             self._study.enqueue_trial({k: self.space[k].stored(text) for k, text in fixed.items()})
-        stream = Stream.from_seed(self.seed).child("tune", "proposals")
-        self._study.sampler = library().samplers.TPESampler(
-            seed=stream.seed(number) % 2**32, n_startup_trials=STARTING
-        )
         trial = self._study.ask()
-        if number == 0 and not fixed:
+        if trial.number == 0 and not fixed:
             trial.set_user_attr("outside", True)
-        return Record(number, self._values(trial))
+        return Record(trial.number, self._values(trial))
 
     def _values(self, trial: optuna.Trial) -> dict[str, str]:
-        """What a trial is proposed; what was proposed before stays."""
+        """What a trial is proposed; what was proposed before stays.
+
+        Each key has a seed of its own: a process may have died when some were proposed.
+        """
         if trial.user_attrs.get("outside"):
             return {}
-        found = {key: domain.suggested(trial, key) for key, domain in self.space.items()}
+        found = {}
+        for key, domain in self.space.items():
+            stream = Stream.from_seed(self.seed).child("tune", "proposals", key)
+            self._study.sampler = library().samplers.TPESampler(
+                seed=stream.seed(trial.number) % 2**32, n_startup_trials=STARTING
+            )
+            found[key] = domain.suggested(trial, key)
         if trial.number == 0:
             return {}
         if "values" not in trial.user_attrs:
