@@ -266,6 +266,8 @@ def test_wrong_configurations(here: Path, refuses: Refuses) -> None:
 NAMES = """\
 trian | no command 'trian'; did you mean 'train'?
 privacy explian x | did you mean 'explain'
+explain x | no command 'explain'; did you mean 'vertizo privacy explain'?
+tune --search server.lr=0.1..0.2 | did you mean 'server.optimizer.learning_rate'
 privacy | Missing command
 --verbose | --verbose
 list | methods | datasets

@@ -152,7 +152,9 @@ def create(vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     return ("privacy", "ledger", "create")
 
 
-def test_a_ledger_is_made_used_and_shown(vertizo: Vertizo, create: tuple[str, ...]) -> None:
+def test_a_ledger_is_made_used_and_shown(
+    vertizo: Vertizo, create: tuple[str, ...], here: Path
+) -> None:
     made = vertizo(*create, "own.sqlite", "c.yaml", "--runs", "2")
     assert made.code == 0
     assert "0.0 % of μ²" in made.out
@@ -167,6 +169,10 @@ def test_a_ledger_is_made_used_and_shown(vertizo: Vertizo, create: tuple[str, ..
     assert vertizo("privacy", "ledger", "accept", "own.sqlite").code == 0
     explained = vertizo("privacy", "explain", "run")
     assert "all runs on the ledger" in " ".join(explained.out.split())
+    whole = (here / "own.sqlite").read_bytes()
+    (here / "own.sqlite").write_bytes(whole[:2000])  # what is known of the run is said even so
+    assert "is not known now" in " ".join(vertizo("privacy", "explain", "run").out.split())
+    (here / "own.sqlite").write_bytes(whole)
     for word in ("show", "accept"):
         absent = vertizo("privacy", "ledger", word, "no.sqlite")
         assert absent.code == 2

@@ -315,7 +315,10 @@ def test_what_is_no_configuration(refuses: Refuses, tmp_path: Path) -> None:
 OVERRIDES: list[Row] = [
     (("epoch=3",), "'epoch'", "'epochs'"),
     (("data.name.first=3",), "data.name"),
-    (("method=vafl",), "method is 'vafl'", "keys and values"),
+    (("method=vafl",), "method is 'vafl'", "keys and values", "such as method.name=vafl"),
+    (("client.optimizer.lr=1",), "did you mean 'learning_rate'?"),
+    (("server.lr=1",), "did you mean 'server.optimizer.learning_rate'?"),
+    (("privacy.eps=1",), "did you mean 'epsilon'?"),
     (("epochs=",), "epochs is None", "integer"),
     (("method.name=",), "method.name is", "'dpzv'"),
     (("client.model.name=module",), "client.model.path is missing"),

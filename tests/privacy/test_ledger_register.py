@@ -43,8 +43,8 @@ class House:
 
     def open(self, path: Path, people: list[str], rows: Sequence[str] = ()) -> str:
         """What a run on it says that its budget is for."""
-        with DurableLedger.open(path, "run", self.witnesses) as ledger:
-            ledger.claim(Names(people, rows))
+        names = Names(people, rows)
+        with DurableLedger.open(path, "run", self.witnesses, names=names) as ledger:
             return ledger.counted
 
 
@@ -159,8 +159,7 @@ def test_records_stay_charged_when_the_ledger_is_deleted(house: House) -> None:
     path = house.create("ledger", PEOPLE)
     assert "some of the same" not in house.open(path, PEOPLE)
     refused("second", RunError, house.create, "second", PEOPLE, match=TAKEN)
-    with DurableLedger.open(path, "run", house.witnesses) as ledger:
-        ledger.claim(Names(PEOPLE))
+    with DurableLedger.open(path, "run", house.witnesses, names=Names(PEOPLE)) as ledger:
         ledger.commit([Entry(0, 0, b"query", torch.tensor([4]), 1, b"reply")])
     path.unlink()
     refused("deleted", RunError, house.create, "second", PEOPLE, match=TAKEN)

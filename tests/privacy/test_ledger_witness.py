@@ -341,7 +341,9 @@ def test_what_is_no_ledger(place: Place, tmp_path: Path) -> None:
     text.write_text("label,column\n" * 500)
     place.refused("text is no ledger", text)
     place.refused("there is no such ledger", tmp_path / "missing")
-    place.refused("there is no such ledger", tmp_path)
+    place.refused("is a folder, and no ledger is in it", tmp_path)
+    (tmp_path / "ledger.sqlite").touch()
+    place.refused(r"is a folder; its ledger is .*/ledger\.sqlite", tmp_path)
     foreign = tmp_path / "foreign.sqlite"
     database = sqlite3.connect(foreign)
     database.execute("CREATE TABLE log (sequence INTEGER)")

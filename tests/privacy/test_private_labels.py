@@ -277,8 +277,7 @@ def test_a_file_beside_a_ledger_is_set_apart_first_and_both_add_up(tmp_path: Pat
     assert torch.equal(kept.labels(lambda: pytest.fail("made anew"), PAID), labels)
     assert "ε = 1 at δ = 0, and with" in kept.paid(PAID).counted
     assert "('ledger') ε = 3.5 at δ = 1e-05" in kept.paid(PAID).counted
-    with DurableLedger.open(tmp_path / "ledger", "run", state) as ledger:
-        ledger.claim(people)
+    with DurableLedger.open(tmp_path / "ledger", "run", state, names=people) as ledger:
         assert "('labels') ε = 3.5 at δ = 1e-05" in ledger.counted
     path.write_bytes(before)
     with pytest.raises(RunError, match="is an older copy"):

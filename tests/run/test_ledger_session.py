@@ -252,3 +252,23 @@ def test_other_records_are_named_and_leave_no_trace(
     with pytest.raises(ConfigError, match=r"is for 36 records of .*; this run has 35 of"):
         run(path, *update, "data.limit=39")
     assert DurableLedger.inspect(path).runs == before.runs
+
+
+def test_as_many_other_rows_leave_no_trace(tmp_path: Path) -> None:
+    """Their number is the same; what they are known by is not."""
+    rows = [f"{i % 7}.5,{i % 5},{'yes' if i % 7 > 3 else 'no'}" for i in range(60)]
+    table, path = tmp_path / "t.csv", tmp_path / "ledger.sqlite"
+    table.write_text("\n".join(["a,b,y", *rows]))
+    own = (
+        f"data={{name: table, path: {table}, label: y, classes: ['no', 'yes'], parties: 2}}",
+        *BASE[3:],
+    )
+    config = schema.load(None, own)
+    data = Experiment(config).data()
+    DurableLedger.create(path, budget_for(config, data, 2), names=names_of(data))
+    before = path.read_bytes()
+    table.write_text("\n".join(["a,b,y", *(f"1{row}" for row in rows)]))
+    charged = schema.load(None, (*own, f"privacy.ledger={path}"))
+    with pytest.raises(RunError, match="of other keys"):
+        Experiment(charged).run()
+    assert path.read_bytes() == before

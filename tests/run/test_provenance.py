@@ -23,6 +23,15 @@ def test_a_run_that_begins_tells_when_and_of_what(tmp_path: Path) -> None:
     assert found["files"] == {"loans.csv": sha256(b"id,income\n1,2\n").hexdigest()}
 
 
+def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "t.csv" for name in ("train", "test")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(path.parent.name)
+    found = provenance.digests(paths)
+    assert found == {str(path): provenance.sha256_of(path) for path in paths}
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"missing\.csv cannot be read"):
         provenance.begun([tmp_path / "missing.csv"])

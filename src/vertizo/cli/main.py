@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from vertizo.cli import log
 from vertizo.core.errors import ConfigError, Interrupted, UserError
-from vertizo.core.suggestions import nearest
+from vertizo.core.suggestions import nearest, question
 from vertizo.core.version import VERSION
 
 COMMANDS = {
@@ -113,7 +113,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As click does, with a suggestion for a misspelt name."""
         if args[0] not in self.entries and not ctx.resilient_parsing:
-            hint = nearest(args[0], list(self.entries)).lstrip("; ")
+            inside = (words for words in COMMANDS if words.split()[-1] == args[0])
+            deeper = question([f"vertizo {words}" for words in inside])
+            hint = (deeper or nearest(args[0], list(self.entries))).lstrip("; ")
             raise ConfigError(f"no command {args[0]!r}; {hint or 'see --help'}")
         return super().resolve_command(ctx, args)
 

@@ -177,6 +177,7 @@ def join(
 def _joined(config: JoinConfig) -> Joined:
     """Take part in one job to its end, new or where the folder says it was."""
     from vertizo.core.memory import keep_freed_memory
+    from vertizo.data import party_table
     from vertizo.network.client_folder import ClientFolder
     from vertizo.network.figures import JoinedFigures
     from vertizo.network.joining import Joined, Member
@@ -186,6 +187,8 @@ def _joined(config: JoinConfig) -> Joined:
     if known is not None:
         return Joined(**known)
     errors, options = log.errors(), config.federation
+    if config.data.path is not None:
+        party_table.check(config.data)  # a label holder may be waited for for long
     keep_freed_memory()
     with (
         closing(connect(options, errors)) as channel,

@@ -48,7 +48,7 @@ def predict(
     ] = None,
     encoding: Annotated[
         Encoding | None,
-        option("Of a CSV file; gb18030 reads GBK as well. Default: the run's."),
+        option("Of a CSV file; gb18030 reads GBK as well, cp1252 Latin-1. Default: the run's."),
     ] = None,
     head: Annotated[Head | None, HEAD] = None,
     settings: Settings = None,

@@ -44,7 +44,10 @@ def explain(
 
     words = put_into_words(config, privacy)
     if run.is_dir() and (file := file_of(run, config)) is not None:
-        today = (f"Today {line}." for line in charged_beside(file))
+        try:
+            today = [f"Today {line}." for line in charged_beside(file)]
+        except RunError as error:
+            today = [f"Whether these records are charged elsewhere is not known now: {error}."]
         words = replace(words, how=(*words.how, *today))
     if as_json:
         print(strict_json.line(asdict(words)))

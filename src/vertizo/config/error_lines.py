@@ -19,6 +19,17 @@ from vertizo.core.registry import FOREIGN
 from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
 
 Tree = dict[str, Any]
+TABLES = (".csv", ".gz", ".xlsx", ".parquet")
+"""How names of tables end, which are no configurations."""
+SHORT = {
+    "lr": "learning_rate",
+    "eps": "epsilon",
+    "sep": "delimiter",
+    "target": "label",
+    "file": "path",
+    "optimiser": "optimizer",
+}
+"""What keys are called elsewhere."""
 EXPECTED = {
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "a boolean: true or false"),
@@ -112,6 +123,11 @@ def read_yaml(path: Path) -> Tree:
     Raises:
         ConfigError: names the file, and the line where there is one.
     """
+    if path.suffix.lower() in TABLES and path.is_file():
+        raise ConfigError(
+            f"{path} is a table, not a configuration; `vertizo init` writes one, whose data.path "
+            "names the table"
+        )
     try:
         tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
@@ -216,7 +232,8 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     if kind.startswith("union_tag"):
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
-            return f"{key} is {given!r}; keys and values were expected there"
+            such = f", such as {key}.name={given}" if isinstance(given, str) else ""
+            return f"{key} is {given!r}; keys and values were expected there{such}"
         known = [str(name) for option in members(choice) if (name := _tag(option)) is not None]
         expected = ", ".join(map(repr, known)) or context["expected_tags"]
         hint = nearest(str(given[tag]), known)
@@ -239,9 +256,22 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     return f"{key} is {given!r}; it must be {_expected(error)}{hint}"
 
 
+def usual(key: str) -> str:
+    """A key by the name that it has here.
+
+    >>> usual("client.optimizer.lr")
+    'client.optimizer.learning_rate'
+    """
+    *above, last = key.split(".")
+    return ".".join([*above, SHORT.get(last, last)])
+
+
 def _meant(path: Sequence[str], known: Sequence[str], root: type[Options]) -> str:
     """What an unknown key may have been: one beside it, or the same one further in."""
     *above, last = path
+    if (named := usual(last)) != last and named in known:
+        return question([named])
+    last = named
     here = "".join(f"{part}." for part in above)
     elsewhere = [place for place in dict.fromkeys(_places(root, last)) if place.startswith(here)]
     elsewhere = [place for place in elsewhere if place != here + last]

@@ -53,8 +53,8 @@ Naming = Literal["sent", "known"]
 """How a query says which records it is about: by their IDs, or, where both sides know the order of
 records, by the number of a batch."""
 
-Encoding = Literal["utf-8", "gb18030"]
-"""Of a CSV file: what most programs write, and what Chinese ones do."""
+Encoding = Literal["utf-8", "gb18030", "cp1252"]
+"""Of a CSV file: what most programs write, and what Chinese and older Western ones do."""
 
 Side = Literal["width", "height", "channels"]
 """Along what the clients' maps of an image are put together (`vertizo.models.resnet`)."""

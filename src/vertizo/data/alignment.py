@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.spelling import whole
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import rows_in_words
 from vertizo.data.tabular.columns import unlike
@@ -110,7 +111,7 @@ def _texts(values: pl.Series, where: str) -> pl.Series:
     if kind.is_decimal() or kind in (pl.String, pl.Categorical, pl.Enum):
         # As a table of floating-point numbers is written to CSV.
         texts = values.cast(pl.String).str.strip_chars()
-        texts = texts.str.replace(r"^(-?[1-9][0-9]*)\.0+$", "${1}").str.replace(r"^-?0\.0+$", "0")
+        texts = whole(texts)
         broken = texts.filter(texts.str.contains(".", literal=True))
         if kind.is_decimal() and len(broken):
             raise DataError(f"{where} holds {broken[0]}; {ALLOWED}")

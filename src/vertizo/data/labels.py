@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data import spelling
 from vertizo.data.tabular.column_checks import LABEL, check_dates, check_text, rows_in_words
 from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
 from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
@@ -54,19 +55,12 @@ def labels_of(
     Raises:
         ConfigError, DataError: names the frame and what does not fit.
     """
-    import polars as pl
-
     if not isinstance(label, str):
         return _several(sources, label, classes)
     for source in sources:
         source.check_has(label, None if source is sources[0] else sources[0].name)
         values = source.frame[label]
-        absent = values.is_null()
-        if values.dtype.is_float():
-            absent |= values.is_nan().fill_null(False)
-        if values.dtype == pl.String:
-            absent |= (values.str.strip_chars() == "").fill_null(False)
-        rows = np.flatnonzero(absent.to_numpy()).tolist()
+        rows = np.flatnonzero(texts(source, label, LABEL).is_null().to_numpy()).tolist()
         if rows:
             raise DataError(
                 f"{source.name}: the label {label!r} is missing in {len(rows)} of {len(values)} "
@@ -89,6 +83,8 @@ def labels_of(
         rounded = [_rounded(*each, label, spread) for each in zip(sources, given, strict=True)]
         return Regression(), rounded, None
     found = [texts(source, label, LABEL) for source in sources]
+    if classes is not None:
+        classes = spelling.names(classes, "data.classes")
     names = list(classes or in_order(found[0].unique().to_list()))
     if len(names) > max(MOST_CLASSES, len(found[0]) // 2):
         raise DataError(
@@ -111,6 +107,22 @@ def labels_of(
             )
     coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
     return Classification(len(names)), coded, tuple(names)
+
+
+def notes(source: Source, label: str, names: Sequence[str] | None) -> list[str]:
+    """What is allowed and probably not meant in a training table's label, a line each."""
+    where = f"{source.name}: the label {label!r} has"
+    if names is None:
+        different = np.unique(numbers(source, label)[0])
+        if len(different) != 2:
+            return []
+        two = " and ".join(f"{value:.15g}" for value in different)
+        return [f"{where} the values {two} alone, learnt as numbers; data.task says what they are"]
+    alike = [[each for each in names if each.casefold() == name.casefold()] for name in names]
+    twins = next((group for group in alike if len(group) > 1), None)
+    if twins is None:
+        return []
+    return [f"{where} the classes {' and '.join(map(repr, twins))}; are they one?"]
 
 
 def _rounded(source: Source, values: NDArray[np.float64], label: str, spread: float) -> Tensor:

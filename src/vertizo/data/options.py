@@ -20,11 +20,10 @@ from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
 from vertizo.data import weights
 from vertizo.data.column_options import check_bounds, check_categories, check_uses
-from vertizo.data.spelling import spelt
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
-    """A category as `spelt`; YAML makes truth of yes and no, which cannot be undone."""
+    """A category as text; YAML makes truth of yes and no, which cannot be undone."""
     if isinstance(value, bool):
         raise ValueError(
             f"data.{info.field_name} has true or false, which is how YAML reads yes and no without "
@@ -32,8 +31,6 @@ def _category(value: Any, info: ValidationInfo) -> Any:
         )
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, str):
-        return spelt(value)
     return str(value) if isinstance(value, int | float) else value
 
 
@@ -118,7 +115,8 @@ class DataConfig(Options):
     delimiter: Delimiter = ","
     """For ``table``: the character between the values of a CSV file."""
     encoding: Encoding = "utf-8"
-    """For ``table``: of a CSV file; gb18030 reads GBK and GB2312 as well."""
+    """For ``table``: of a CSV file; gb18030 reads GBK and GB2312 as well, cp1252
+    Latin-1."""
     label: str | list[str] | None = None
     """For ``table``: the column to predict, or a list of columns of two values each (no and yes),
     which are predicted together."""

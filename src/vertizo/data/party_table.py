@@ -57,7 +57,7 @@ class OwnTable(Options):
     delimiter: Delimiter = ","
     """The character between the values of a CSV file."""
     encoding: Encoding = "utf-8"
-    """Of a CSV file; gb18030 reads GBK and GB2312 as well."""
+    """Of a CSV file; gb18030 reads GBK and GB2312 as well, cp1252 Latin-1."""
     columns: list[str] | None = None
     """The features. Default: all columns but ``id`` and ``drop``."""
     drop: list[str] = Field(default_factory=list)
@@ -140,6 +140,15 @@ class Held:
     """Of the keys in their order; empty where there are none."""
     preparation: Preprocessing | None = None
     """How new records become features; None for what is no table."""
+
+
+def check(options: OwnTable) -> None:
+    """Find that the table is there, with its keys and the columns that the options name.
+
+    Raises:
+        ConfigError, DataError: as of `features`.
+    """
+    _opened(options, columns=options.columns or ())
 
 
 def features(options: OwnTable, choice: Choice, federation: str) -> Held:

@@ -6,21 +6,52 @@ TRUE and true. A model that learnt one spelling must know the others.
 
 from __future__ import annotations
 
-import re
-import unicodedata
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-_WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0+|-0(?:\.0+)?")
+from vertizo.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
-def spelt(text: str) -> str:
+def whole(texts: pl.Series) -> pl.Series:
+    """Whole numbers without a fraction, as 10 for 10.0; all else, 007 and 1.50 too, as it is."""
+    numbers = texts.str.replace(r"^(0|-?[1-9][0-9]*)\.0+$", "${1}")
+    return numbers.str.replace(r"^-0(?:\.0+)?$", "0")
+
+
+def spelt(texts: pl.Series) -> pl.Series:
     """Whole numbers without a fraction, truth in lower case, no spaces around, accents composed.
 
-    Numbers that a zero precedes, as 007, are names and stay as they are.
-
-    >>> [spelt(text) for text in ("10.0", "-0.0", "TRUE", " a B ", "007", "1.50")]
-    ['10', '0', 'true', 'a B', '007', '1.50']
+    What is empty then is null.
     """
-    text = unicodedata.normalize("NFC", text.strip())
-    if whole := _WHOLE.fullmatch(text):
-        return whole[1] or "0"
-    return text.lower() if text.lower() in ("true", "false") else text
+    import polars as pl
+
+    found = whole(texts.str.normalize("NFC").str.strip_chars()).alias("text").to_frame()
+    text, lower = pl.col("text"), pl.col("text").str.to_lowercase()
+    kept = pl.when(text != "").then(
+        pl.when(lower.is_in(["true", "false"])).then(lower).otherwise(text)
+    )
+    return found.select(kept).to_series().alias(texts.name)
+
+
+def names(given: Iterable[str], key: str) -> tuple[str, ...]:
+    """What a configuration names, as `spelt`.
+
+    >>> names(["no", " 1.0"], "data.classes")
+    ('no', '1')
+
+    Raises:
+        ConfigError: under the ``key`` one is empty, or two are the same.
+    """
+    import polars as pl
+
+    written = list(given)
+    found = spelt(pl.Series(written, dtype=pl.String)).to_list()
+    for place, name in enumerate(found):
+        if name is None:
+            raise ConfigError(f"{key} has the name {written[place]!r}, which is empty")
+        if (first := found.index(name)) < place:
+            raise ConfigError(f"{key} has {written[first]!r} and {written[place]!r}, which are one")
+    return tuple(found)

@@ -13,6 +13,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
+from vertizo.data import spelling
 from vertizo.data.choosing import choose, criterion_of
 from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
@@ -285,14 +286,15 @@ def _with_positive(
     if positive is None:
         return task
     names = class_names or tuple(map(str, range(task.outputs)))
+    (wanted,) = spelling.names([positive], "data.positive")
     if task.outputs != 2:
         raise ConfigError(
             f"data.positive is {positive!r} but {name} has {task.outputs} classes; "
             "it is for two, leave it out"
         )
-    if positive not in names:
+    if wanted not in names:
         raise ConfigError(
             f"data.positive is {positive!r}, which is no class of {name}; "
             f"it must be {names[0]!r} or {names[1]!r}"
         )
-    return Classification(2, names.index(positive))
+    return Classification(2, names.index(wanted))

@@ -14,6 +14,7 @@ import numpy as np
 from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest
+from vertizo.data import spelling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,24 +87,28 @@ def of_classes(options: Any, data: VerticalData) -> Tensor | None:
         raise ConfigError(f"data.class_weights is set but {data.name} is a regression")
     names = data.class_names or tuple(map(str, range(data.task.outputs)))
     if given != "balanced":
-        _check_names("class_weights", given, names)
+        given = _by_class("class_weights", given, names)
         return torch.tensor([given.get(name, 1.0) for name in names])
     if shares is None:
         counts = torch.bincount(data.labels["train"], minlength=len(names)).double()
         found = len(data.labels["train"]) / (len(names) * counts.clamp(min=1))
         return found.float()
-    _check_names("class_shares", shares, names)
+    shares = _by_class("class_shares", shares, names)
     missing = next((name for name in names if name not in shares), None)
     if missing is not None:
         raise ConfigError(f"data.class_shares has no share of the class {missing!r}")
     return torch.tensor([1 / (len(names) * shares[name]) for name in names])
 
 
-def _check_names(key: str, given: Mapping[str, float], names: Sequence[str]) -> None:
+def _by_class(key: str, given: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """What is given for each class, by its name among ``names``; ConfigError for no class."""
+    found = spelling.names(given, f"data.{key}")
+    given = dict(zip(found, given.values(), strict=True))
     unknown = next((name for name in given if name not in names), None)
     if unknown is not None:
         hint = nearest(unknown, names) or f"; they are {', '.join(map(repr, names))}"
         raise ConfigError(f"data.{key} has {unknown!r}, which is no class{hint}")
+    return given
 
 
 def of_labels(labels: Tensor, classes: Tensor | None, records: Tensor | None) -> Tensor | None:

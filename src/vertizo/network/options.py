@@ -295,6 +295,7 @@ def _section(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
     section = tree.get("federation")
     if not isinstance(section, dict):
         raise ConfigError(
-            f"{path} has no section federation; `vertizo train` is for configurations without one"
+            f"{path} has no section federation; `vertizo train` is for configurations without one, "
+            "and `vertizo predict` takes the run folder that it writes"
         )
     return section

@@ -15,6 +15,7 @@ from vertizo.privacy.accounting import compose, epsilon_of, mu_of, published_noi
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import Views
+from vertizo.privacy.statement import of_large_delta
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ def epsilons(found: Budget, person: float | None = None, records: int = 1) -> li
 
 def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
     """What the published formula claims, and what the plan protects."""
+    large = of_large_delta(found.delta, federation.records)
     factor, published = math.sqrt(federation.records / federation.batch), found.published
     advantage = found.label_advantage
     return [
@@ -191,6 +193,7 @@ def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
         "Protected: one training record against its replacement; its label where classes and "
         "the scale of labels are public, features where `vertizo privacy explain` says so. Tuning "
         "is not counted.",
+        *filter(None, [large]),
     ]
 
 

@@ -60,6 +60,7 @@ class DurableLedger(Ledger):
         share: int | None,
         secret: SecretSteps | None,
         replays: bool,
+        beside: tuple[Registered, ...],
     ) -> None:
         self._file, self._witness, self.tally = file, witness, file.tally
         self.budget = self.tally.budget
@@ -67,7 +68,7 @@ class DurableLedger(Ledger):
         self.share = self.budget.share if share is None else share
         self._name, self._secret, self._replays = run, secret, replays
         self._settled = True
-        self._beside: tuple[Registered, ...] = ()
+        self._beside = beside
         if secret is not None:
             _check_constants(file.path, self.budget.secret, secret)
         # Of every run: a kept reply that is not the log's is damage.
@@ -135,6 +136,7 @@ class DurableLedger(Ledger):
         secret: SecretSteps | None = None,
         replays: bool = False,
         check: Callable[[LedgerBudget], None] = lambda budget: None,
+        names: Names | None = None,
     ) -> Self:
         """Open it for one run, which is resumed if the ledger knows its name.
 
@@ -149,16 +151,20 @@ class DurableLedger(Ledger):
                 its checkpoint, byte for byte. Repeated queries then pass `admit` whatever is left,
                 and repeated steps are free. With fresh noise a repeated step is another release.
             check: raises where the ledger is for other runs than this, before it is written to.
+            names: of the run's records, to find that it is for these, and to register the ledger
+                here if it was moved; None where nothing tells them apart.
 
         Raises:
-            RunError: missing, in use, damaged, rolled back, without its witness, or of other
-                constants than the run's.
+            RunError: missing, in use, damaged, rolled back, without its witness, for other records
+                or of other constants than the run's; or it is new here, and another ledger is for
+                some of the records.
         """
         if not run.strip() or not run.isprintable():
             raise RunError(f"a run of a ledger is named {run!r}; name it in one line")
         with opened(path, witness_folder, accept=False) as (file, witness):
             check(file.tally.budget)
-            return cls(file, witness, run, share, secret, replays)
+            beside = () if names is None else _claimed(file, witness, names)
+            return cls(file, witness, run, share, secret, replays, beside)
 
     @staticmethod
     def accept(path: Path, witness_folder: Path | None = None) -> Tally:
@@ -185,16 +191,6 @@ class DurableLedger(Ledger):
         """What a ledger has spent, without its witness; RunError: missing, in use, or damaged."""
         with closing(LedgerFile(path)) as file:
             return file.tally
-
-    def claim(self, names: Names) -> None:
-        """Find that it is for these records, before anything is charged; register it if moved here.
-
-        Raises:
-            RunError: it is for other records, or it is new here and another ledger is for some.
-        """
-        with (register := Register(self._witness.path.parent)).locked():
-            identity, path = self.tally.identity, self._file.path
-            self._beside = register.claim(identity, path, self.budget, names)
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
         """As of a `Ledger`; RunError if writing failed before."""
@@ -336,6 +332,13 @@ class DurableLedger(Ledger):
             raise RunError(
                 f"the ledger {self._file.path} was closed, or writing to it failed; open it again"
             )
+
+
+def _claimed(file: LedgerFile, witness: Witness, names: Names) -> tuple[Registered, ...]:
+    """The other ledgers that are for some of these records; RunError where this is for others."""
+    with (register := Register(witness.path.parent)).locked():
+        tally = file.tally
+        return register.claim(tally.identity, file.path, tally.budget, names)
 
 
 def _check_constants(path: Path, agreed: SecretSteps | None, wanted: SecretSteps) -> None:

@@ -123,6 +123,10 @@ class LedgerFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_dir():
+            inside = sorted(file.name for file in path.glob("*.sqlite"))
+            hint = f"; its ledger is {path / inside[0]}" if inside else ", and no ledger is in it"
+            raise RunError(f"{path} is a folder{hint}")
         if not path.is_file():
             raise RunError(
                 f"{path}: there is no such ledger; `vertizo privacy ledger create` makes one"

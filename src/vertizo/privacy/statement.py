@@ -18,6 +18,16 @@ FIGURES = (
 """What is only said where something is guaranteed, or claimed to be."""
 
 
+def of_large_delta(delta: float, records: int) -> str:
+    """What a δ means that is not below one over the records; empty where it is."""
+    if delta * records < 1:
+        return ""
+    return (
+        f"δ = {delta:g} is not below 1/{records}: an ε at such a δ does not exclude that a whole "
+        "record is given away; set privacy.delta far below."
+    )
+
+
 @dataclass(frozen=True)
 class Statement:
     """What a run guarantees.

@@ -167,10 +167,12 @@ def _own_columns(
         shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
         return own, models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
     if options.final_head == "private":
+        additive, name = config.method.additive, config.method.name
+        who = f"method {name!r}" if additive else "server.model 'sum'"
         raise ConfigError(
-            f"server.model is 'sum', which adds up the clients' numbers alone, but the label "
-            f"holder has columns of its own ({data.own.name}), which nothing would use; set "
-            "server.final_head to 'logistic' or 'boosting', or server.model to 'mlp'"
+            f"{who} adds up the clients' numbers alone, but the label holder has columns of its "
+            f"own ({data.own.name}), which nothing would use; set server.final_head to 'logistic' "
+            f"or 'boosting', or {'take another method' if additive else 'server.model to mlp'}"
         )
     return own, None
 

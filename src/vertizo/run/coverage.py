@@ -12,7 +12,7 @@ from vertizo.party.server import ServerParty
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.persons import of_person
-from vertizo.privacy.statement import Statement
+from vertizo.privacy.statement import Statement, of_large_delta
 from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
@@ -70,6 +70,8 @@ def statement_of(
             statement = replace(statement, words=f"{noise.words()} {STRATIFIED}")
     if config.data.time is not None:
         statement = replace(statement, words=f"{statement.words} {by_time(config.data.time)}")
+    if statement.is_bounded and (words := of_large_delta(statement.delta or 0.0, data.records)):
+        statement = replace(statement, words=f"{statement.words} {words}")
     return statement
 
 

@@ -156,7 +156,7 @@ class RunFolder:
         if not known:
             return []
         now = provenance.digests(settings.data.files)
-        return [name for name, digest in now.items() if known.get(name) != digest]
+        return [name for name, digest in now.items() if known.get(name, digest) != digest]
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -78,10 +78,9 @@ def charged_to(
             secret=releases.secret,
             replays=replays,
             check=partial(check_is_for, path, config=config, data=data),
+            names=names_of(data),
         )
         stack.enter_context(ledger)
-        if (names := names_of(data)) is not None:
-            ledger.claim(names)
         seats = data.seats or range(ledger.budget.clients)
         _check_left(ledger, releases, seats)
         return Seated(ledger, seats) if data.seats else ledger

@@ -49,8 +49,12 @@ def begun(files: Iterable[Path | None]) -> dict[str, Any]:
 
 
 def digests(files: Iterable[Path | None]) -> dict[str, str]:
-    """The SHA-256 of each file, by its name; DataError where one cannot be read."""
-    return {path.name: sha256_of(path) for path in files if path is not None}
+    """The SHA-256 of each file, by its name, or its path where two have that name; DataError where
+    one cannot be read."""
+    there = [path for path in files if path is not None]
+    names = [path.name for path in there]
+    keys = [path.name if names.count(path.name) == 1 else str(path) for path in there]
+    return {key: sha256_of(path) for key, path in zip(keys, there, strict=True)}
 
 
 def versions() -> dict[str, str]:

@@ -25,7 +25,7 @@ CONTENTS = st.one_of(
     st.lists(PIECES, max_size=30).map(lambda parts: b"a,y\n" + b"".join(parts)),
     st.lists(st.lists(PIECES, max_size=4).map(b",".join), max_size=9).map(b"\n".join),
 )
-FORMS = (CsvFormat(), CsvFormat(encoding="gb18030"))
+FORMS = (CsvFormat(), CsvFormat(encoding="gb18030"), CsvFormat(encoding="cp1252"))
 ONE_FOLDER = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

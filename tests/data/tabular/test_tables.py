@@ -102,6 +102,21 @@ class TestCsv:
             path = write(csv(delimiter=delimiter))
             assert load(path, delimiter=delimiter).columns == ("age", "job", "city")
             refuse([f"is data.delimiter {delimiter!r}?", str(path)], path, parties=2)
+            quoted = write(csv(delimiter=f'"{delimiter}"').replace("\n", '"\n"'))
+            quoted.write_text('"' + quoted.read_text()[:-1])
+            refuse([f"is data.delimiter {delimiter!r}?", '"age'], quoted, parties=2)
+            assert load(quoted, delimiter=delimiter).columns == ("age", "job", "city")
+
+    def test_files_of_western_programs(self, write: Write) -> None:
+        """The euro and a dash are no Latin-1; what is UTF-8 is not taken for it."""
+        text = "age;amount;y\n1;5 €;œuf\n2;5 €;né\n3;–;né\n"
+        path = write(text.encode("cp1252"))
+        western: dict[str, Any] = {"delimiter": ";", "encoding": "cp1252"}
+        assert load(path, **western).class_names == ("né", "œuf")
+        hint = "if it is of a Western language, set data.encoding to cp1252"
+        refuse(["not UTF-8", "line 2 holds the byte 0x80", hint], path, delimiter=";")
+        refuse(["UTF-8 text", "data.encoding to utf-8"], write(text.encode()), **western)
+        refuse(["not CP1252", "0x81"], write(text.encode("cp1252") + b"4;\x81;n\n"), **western)
 
     def test_encodings(self, write: Write) -> None:
         """Values whose second bytes are a bar and a backslash, and one of four bytes."""
@@ -215,6 +230,17 @@ class TestTask:
         assert load(path, task="classification").class_names == ("1.5", "2.5")
         path = write("a,y\n1,1\n2,tall\n3,1\n")
         refuse(["data.task", "'y'", "'tall'"], path, task="regression", parties=1)
+
+    def test_labels_that_are_probably_not_meant_so(self, write: Write) -> None:
+        path = write("a,y\n" + "1,yes\n2,YES\n3,no\n" * 9)
+        (note,) = load(path).notes
+        assert note == f"{path}: the label 'y' has the classes 'YES' and 'yes'; are they one?"
+        path = write("a,y\n" + "1,0.1\n2,0.9\n" * 9)
+        (note,) = load(path).notes
+        assert "the label 'y' has the values 0.1 and 0.9 alone, learnt as numbers" in note
+        for labels in ("yes,no", "0.1,0.2,0.3"):
+            rows = (f"{i % 5},{label}\n" for i, label in enumerate(9 * labels.split(",")))
+            assert load(write("a,y\n" + "".join(rows))).notes == ()
 
     def test_advice_on_a_label_is_for_a_label(self, write: Write) -> None:
         """It is in no list of features, so that it cannot be named there."""

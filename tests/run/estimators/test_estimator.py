@@ -301,6 +301,7 @@ class TestOneLineSaysWhatIsWrong:
             (X.clear(), [], ["no rows"]),
             (X, ["late"] * 120, ["one class", "'late'"]),
             (X, [None, *Y[1:]], ["y is missing in 1 of 120"]),
+            (X, np.array([1, *Y[1:]], dtype=object), ["y has 'late' and 1", "y.astype(str)"]),
             (X.with_columns(age=pl.lit(1e300)), Y, ["'age'", "too large"]),
             (X.with_columns(age=pl.lit("2024-01-01").str.to_date()), Y, ["'age'", "dates"]),
             (as_pandas(X).iloc[:, [0, 1, 2, 3, 0]], Y, ["two columns named 'age'"]),

@@ -38,8 +38,10 @@ class Advice(NamedTuple):
     without: str
 
 
-FEATURE = Advice("name it in data.categorical", "leave it out with data.drop")
-SEVERAL = "name them in data.categorical, or leave them out with data.drop"
+FEATURE = Advice(
+    "name it in data.categorical", "leave it out (of data.columns, or else by data.drop)"
+)
+SEVERAL = "name them in data.categorical, or leave them out (of data.columns, or else by data.drop)"
 LABEL = Advice("set data.task to classification", "name another column in data.label")
 
 

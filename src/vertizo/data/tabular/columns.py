@@ -151,8 +151,9 @@ def numbers(
         values = values.cast(pl.Float64)
     text = None
     if values.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
-        found = values.cast(pl.String).cast(pl.Float64, strict=False)
-        wrong = np.flatnonzero((found.is_null() & values.is_not_null()).to_numpy())
+        words = values.cast(pl.String).str.strip_chars()
+        found = words.cast(pl.Float64, strict=False)
+        wrong = np.flatnonzero((found.is_null() & (words != "").fill_null(False)).to_numpy())
         text = int(wrong[0]) if len(wrong) else None
     elif values.dtype.is_numeric():
         found = values.cast(pl.Float64)
@@ -173,26 +174,27 @@ def numbers(
 
 
 def texts(source: Source, column: str, advice: Advice = FEATURE) -> pl.Series:
-    """A column as text, null where missing, each value as `spelt`."""
+    """A column of categories as text, null where missing, as `spelt`."""
     import polars as pl
 
     values = source.frame[column]
+    if values.dtype.is_integer():
+        return values.cast(pl.String)
+    if values.dtype.is_decimal():
+        values = values.cast(pl.Float64)
     if values.dtype.is_float():
         values = values.fill_nan(None)
         # Each value for itself, whatever the others are, and as a table of integers has it.
         whole = pl.col(column) == pl.col(column).cast(pl.Int64, strict=False)
         integer = pl.col(column).cast(pl.Int64, strict=False).cast(pl.String)
         text = pl.when(whole).then(integer).otherwise(pl.col(column).cast(pl.String))
-        return values.to_frame().select(text.alias(column)).to_series()
+        return values.to_frame(column).select(text.alias(column)).to_series()
     if values.dtype.is_nested() or values.dtype == pl.Binary:
         raise DataError(
             f"{source.name}: column {column!r} holds {values.dtype}, not categories; "
             f"{advice.without}"
         )
-    found = values.cast(pl.String)
-    other = {text: spelt(text) for text in found.drop_nulls().unique()}
-    found = found.replace({text: own for text, own in other.items() if own != text})
-    return found.replace({"": None})
+    return spelt(values.cast(pl.String))
 
 
 def in_order(names: Sequence[str]) -> list[str]:

@@ -34,14 +34,12 @@ OTHER_FORMATS = {
     b"[{": "JSON; save the table as CSV",
 }
 """How files begin that are often given for CSV."""
-OTHER: dict[str, tuple[str, str]] = {
-    "utf-8": (
-        "gb18030",
-        "if it is Chinese, set data.encoding to gb18030 (--encoding of `vertizo predict`), else ",
-    ),
-    "gb18030": ("utf-8", "set data.encoding to utf-8 (--encoding of `vertizo predict`), or "),
+LANGUAGES: dict[Encoding, str] = {
+    "utf-8": "it is UTF-8",
+    "gb18030": "it is Chinese",
+    "cp1252": "it is of a Western language",
 }
-"""By encoding, which other one a file may have, and what to do then."""
+"""By encoding, what a file may be that has it."""
 QUOTE = '"'
 SHOWN = 60
 """Characters of a header that are shown."""
@@ -82,12 +80,12 @@ class BrokenRecordError(ValueError):
 
 
 @contextmanager
-def _one_line(path: Path, where: str) -> Iterator[None]:
+def _one_line(path: Path, form: CsvFormat, where: str) -> Iterator[None]:
     """Say in one line what is wrong with a file's text; ``where`` names the line of a quote."""
     try:
         yield
-    except UnicodeDecodeError as error:
-        raise DataError(_not_text(path, error.encoding)) from None
+    except UnicodeDecodeError:
+        raise DataError(_not_text(path, form.encoding)) from None
     except BrokenRecordError as error:
         raise DataError(f"{path}: {where.format(error.line)} {error}") from None
 
@@ -133,7 +131,8 @@ def header(path: Path, form: CsvFormat) -> list[str] | None:
         with _opened(path) as file:
             head = file.read(HEAD)
         _check_format(path, head, form)
-        with _one_line(path, "the header, in line {},"):
+        _check_quoted(path, head, form.delimiter)
+        with _one_line(path, form, "the header, in line {},"):
             line, names = next(records(path, form), (0, []))
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
@@ -151,19 +150,38 @@ def _check_format(path: Path, head: bytes, form: CsvFormat) -> None:
         kind = "an Excel workbook; let its name end in .xlsx, or save its sheet as CSV"
     if kind is None and b"\0" in head:
         kind = "not text; save it as CSV in UTF-8"
-    if form.encoding != "utf-8" and _is_utf8(head):
+    if form.encoding != "utf-8" and _is_utf8(head, UNLIKELY[form.encoding]):
         kind = "UTF-8 text; set data.encoding to utf-8 (--encoding of `vertizo predict`)"
     if kind is not None:
         raise DataError(f"{path} is {kind}")
 
 
-def _is_utf8(head: bytes) -> bool:
-    """Whether that is UTF-8 with its mark or East Asian letters, as hardly any GB18030 text is."""
+UNLIKELY = {"gb18030": "\u2e80", "cp1252": "\x80"}
+"""Text of these encodings is hardly ever UTF-8 as well with letters from there on."""
+
+
+def _is_utf8(head: bytes, unlikely: str) -> bool:
+    """Whether that is UTF-8 with letters from the ``unlikely`` one on, its mark among them."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
-    return max(text, default="") >= "\u2e80"
+    return max(text, default="") >= unlikely
+
+
+def _check_quoted(path: Path, head: bytes, delimiter: str) -> None:
+    """Refuse a header of names in quotes that another delimiter stands between."""
+    first = head.partition(b"\n")[0].decode(errors="replace")
+    between = [each for each in DELIMITERS if f"{QUOTE}{each}{QUOTE}" in first]
+    if between and delimiter not in between:
+        raise DataError(_another_delimiter(path, first, between[0]))
+
+
+def _another_delimiter(path: Path, header: str, other: str) -> str:
+    return (
+        f"{path} has one column only, {header.strip()[:SHOWN]!r}; is data.delimiter {other!r}? "
+        "(--delimiter of `vertizo predict`)"
+    )
 
 
 def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str) -> None:
@@ -176,10 +194,7 @@ def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str
         )
     other = next((each for each in DELIMITERS if each != delimiter and each in names[0]), None)
     if other is not None:
-        raise DataError(
-            f"{path} has one column only, {names[0][:SHOWN]!r}; is data.delimiter {other!r}? "
-            "(--delimiter of `vertizo predict`)"
-        )
+        raise DataError(_another_delimiter(path, names[0], other))
 
 
 def check_names(path: Path, place: str, names: Sequence[str]) -> None:
@@ -214,15 +229,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _not_text(path: Path, encoding: str) -> str:
+def _not_text(path: Path, encoding: Encoding) -> str:
     """Where a file is not text of that encoding, as a complaint."""
     with _opened(path) as file:
         offset = 0
         for number, line in enumerate(file, 1):
             wrong = _first_wrong(line, encoding)
             if wrong is not None:
-                other, words = OTHER[encoding]
-                hint = words if _first_wrong(line, other) is None else ""
+                others = [each for each in LANGUAGES if _first_wrong(line, each) is None]
+                may = "; ".join(f"if {LANGUAGES[o]}, set data.encoding to {o}" for o in others)
+                hint = f"{may} (--encoding of `vertizo predict`); else " if others else ""
                 return (
                     f"{path} is not {encoding.upper()} text: line {number} holds the byte "
                     f"0x{line[wrong]:02x}, number {offset + wrong + 1:,} of the file; "
@@ -250,7 +266,7 @@ def check_records(path: Path, form: CsvFormat, skip: int = 0, width: int | None 
         DataError: such a line, by its number.
     """
     quoted = False
-    with suppress(OSError, EOFError, ValueError), _one_line(path, "line {}"):
+    with suppress(OSError, EOFError, ValueError), _one_line(path, form, "line {}"):
         # Whoever reads it says what else is wrong.
         for line, values in records(path, form, skip):
             quoted = quoted or QUOTE in form.delimiter.join(values)

@@ -64,9 +64,6 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {first_line(error)}") from None
-    # As a CSV file of it: no spaces around text, and nothing where there is no text.
-    stripped = pl.col(pl.String).str.strip_chars()
-    frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
     return _filled(frame, path)
 
 

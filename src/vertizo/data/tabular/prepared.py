@@ -21,11 +21,10 @@ from torch import Tensor
 from vertizo.core.errors import DataError
 from vertizo.core.options import Options
 from vertizo.data.labels import regression
-from vertizo.data.spelling import spelt
 from vertizo.data.tabular.column_checks import unknown
 from vertizo.data.tabular.columns import Source, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
-from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, validated
+from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, respelt, validated
 from vertizo.models.losses import (
     Classification,
     Huber,
@@ -200,12 +199,12 @@ class Preparation:
             raise DataError(f"its version is {version!r}; {VERSION} is the one that is known")
         known = validated(_File, content, "a table")
         label = known.label
-        classes = label.classes and tuple(map(spelt, label.classes))
+        classes = label.classes and tuple(respelt(label.classes))
         task: Task = regression(label, label.mean, label.spread)
         if label.task != "regression":
             if len(set(classes or ())) < max(2, len(classes or ())):
                 raise DataError(
-                    "no preparation of a table: label.classes names no two, or one twice"
+                    "no preparation of a table: label.classes names fewer than two, or one twice"
                 )
             task = Classification(len(classes or ()), label.positive)
         if label.task == "labels":

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
-from vertizo.data.spelling import spelt
+from vertizo.data import spelling
 from vertizo.data.splits import nearest
 
 MOST_CATEGORIES = 1000
@@ -55,8 +55,8 @@ class Categories(Options):
     def table(self, levels: tuple[str, ...]) -> NDArray[np.int64]:
         """What each level becomes. The last entry, at index −1, is for a missing value."""
         code_of: dict[str, int] = {}
-        for code, name in enumerate(self.names, 1):
-            code_of.setdefault(spelt(name), code)
+        for code, name in enumerate(respelt(self.names), 1):
+            code_of.setdefault(name, code)
         return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
 
 
@@ -135,8 +135,11 @@ class Preprocessing:
         for index, name in enumerate(columns):
             if name in levels:
                 public = categories.get(name)
-                found = public if public is not None else _seen(train[:, index], levels[name])
-                kept.append(Categories(name=name, names=tuple(found), public=public is not None))
+                if public is not None:
+                    found = spelling.names(public, f"data.categories.{name}")
+                else:
+                    found = _seen(train[:, index], levels[name])
+                kept.append(Categories(name=name, names=found, public=public is not None))
             elif name in ranges:
                 kept.append(Bounded(name=name, low=ranges[name][0], high=ranges[name][1]))
             else:
@@ -153,7 +156,7 @@ class Preprocessing:
         kept = validated(_State, state, "columns").columns
         restored = cls.__new__(cls)
         own = (column for column in kept if isinstance(column, Categories))
-        restored._use(kept, {c.name: tuple(dict.fromkeys(map(spelt, c.names))) for c in own})
+        restored._use(kept, {c.name: tuple(dict.fromkeys(respelt(c.names))) for c in own})
         return restored
 
     def state(self) -> dict[str, Any]:
@@ -248,6 +251,13 @@ def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
         yield Fitted(name=name, median=median, mean=mean, scale=scale, indicator=absent)
 
 
+def respelt(names: Sequence[str]) -> list[str]:
+    """What some version once fitted, as `vertizo.data.spelling.spelt` has it now."""
+    import polars as pl
+
+    return spelling.spelt(pl.Series(names, dtype=pl.String)).fill_null("").to_list()
+
+
 T = TypeVar("T", bound=Options)
 
 
@@ -296,7 +306,7 @@ def check_public(
             raise ConfigError(
                 f"data.categories names {column!r}, which holds numbers; add it to data.categorical"
             )
-        if not set(names) & set(levels[column]):
+        if not set(spelling.names(names, f"data.categories.{column}")) & set(levels[column]):
             some = ", ".join(repr(level) for level in levels[column][:5])
             raise ConfigError(
                 f"data.categories.{column} has none of the categories that occur, such as {some}"

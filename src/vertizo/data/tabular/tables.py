@@ -13,11 +13,13 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import contents_of, known_keys
 from vertizo.data.choosing import criterion_of, set_apart
 from vertizo.data.labels import TaskName, labels_of
+from vertizo.data.labels import notes as label_notes
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.spelling import names
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes, unknown
-from vertizo.data.tabular.columns import Source, check_known, matrices, texts
+from vertizo.data.tabular.columns import Source, check_known, in_order, matrices, texts
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.dates import moments
 from vertizo.data.weights import of_records, persons
@@ -136,8 +138,15 @@ def pool(
     features, levels = matrices(sources, columns, forced, options.ranges)
     remarks = notes(train, columns, levels, options.id)
     if test is not None:
-        remarks += unknown(test, {c: texts(train, c).drop_nulls().unique() for c in levels})
+        seen = {
+            column: in_order(texts(train, column).drop_nulls().unique().to_list())
+            for column in levels
+        }
+        public = {c: names(own, f"data.categories.{c}") for c, own in options.categories.items()}
+        remarks += unknown(test, {column: public.get(column, seen[column]) for column in levels})
     learned, labels, class_names = labels_of(sources, label, task, classes)
+    if isinstance(label, str):
+        remarks += label_notes(train, label, class_names)
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
     left = {party: own for party, own in kept.items() if own}

@@ -158,6 +158,12 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
         native = np.asarray(y.tolist())
         y = native if native.dtype.kind in "biuf" else y  # of pandas' nullable types
         odd = next((value for value in y.tolist() if not isinstance(value, LABELS)), None)
+        texts = [isinstance(value, str) for value in y.tolist()]
+        if odd is None and any(texts) and not all(texts):
+            raise DataError(
+                f"y has {y[texts.index(True)]!r} and {y[texts.index(False)]!r}, text and numbers; "
+                "use y.astype(str), or numbers alone"
+            )
     else:
         odd = None if y.dtype.kind in "biufU" else y.tolist()[0]
     if odd is not None:

@@ -134,11 +134,18 @@ class _Search:
         self.plan.all_planned(self._options.trials)
         known = self._known()
         for key, value in self.settings().items():
-            if known is not None and known.get(key, value) != value:
+            if known is None or known.get(key, value) == value:
+                continue
+            if key == "table":
+                other = next(name for name in value if known[key].get(name) != value[name])
                 raise RunError(
-                    f"{self._folder} holds a search with another {key} "
-                    f"{_difference(known.get(key), value)}; name another --out"
+                    f"{self._folder} holds a search on another {other} than there is now (its "
+                    "SHA-256 is another one); bring that table back, or name another --out"
                 )
+            raise RunError(
+                f"{self._folder} holds a search with another {key} "
+                f"{_difference(known.get(key), value)}; name another --out"
+            )
         begun = self.study.records() if (self._folder / FILE).is_file() else []
         check_ledger(self.plan, [record.number for record in begun], self._options.trials)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from vertizo.config.error_lines import override
+from vertizo.config.error_lines import override, usual
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.tree import Tree
 from vertizo.core.errors import ConfigError
@@ -171,7 +171,7 @@ def _check_key(key: str, config: ExperimentConfig, text: str) -> None:
             raise ConfigError(f"--search {text}: {refused} is not searched; {reason}")
     known = list(_keys(config))
     if key not in known:
-        hint = nearest(key, [k for k in known if k not in UNSEARCHABLE])
+        hint = nearest(usual(key), [k for k in known if k not in UNSEARCHABLE])
         raise ConfigError(f"--search {text}: unknown key {key!r}{hint or f'; {FORM}'}")
 
 
