@@ -50,7 +50,9 @@ def test_state_dicts_have_the_modules_own_names(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code in (None, 0)
-    assert "party0.pt: rows [1, 4, 8]" in " ".join(capsys.readouterr().out.split())
+    assert "party0.pt: takes records of shape [1, 4, 8]" in " ".join(
+        capsys.readouterr().out.split()
+    )
     server = torch.load(run / "export" / "server.pt", weights_only=True)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 10))
     plain.load_state_dict(server)
@@ -113,3 +115,9 @@ def test_onnx_computes_the_same_for_batches_of_any_size(tmp_path: Path) -> None:
             with torch.no_grad():
                 expected = part.module(rows).numpy()
             np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_label_holder_is_known_by_its_name(tmp_path: Path) -> None:
+    run = of_a_table(tmp_path)
+    assert [part.name for part in parts_of(run, ["bank"])] == ["server"]
+    assert [part.name for part in parts_of(run, ["phone", "bank"])] == ["phone", "server"]

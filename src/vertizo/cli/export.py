@@ -18,7 +18,7 @@ def export(
     ] = "torch",
     party: Annotated[
         list[str] | None,
-        option("Of this party alone; server is the label holder. Can be repeated.", "NAME"),
+        option("Of this party alone; server is the label holder's. Can be repeated.", "NAME"),
     ] = None,
     out: Annotated[
         Path | None, option("Folder of the files. Default: export in RUN.", "FOLDER")
@@ -39,6 +39,6 @@ def export(
             folder.mkdir(parents=True, exist_ok=True)
         for part in parts:
             path = write(part, folder, format_)
-            say(f"{path}: rows {list(part.example.shape[1:])}")
+            say(f"{path}: takes records of shape {list(part.example.shape[1:])}")
     except KeyboardInterrupt:
         raise Interrupted("stopped; files may be incomplete") from None

@@ -78,7 +78,8 @@ def module_of(model: Model) -> nn.Module:
 
 
 def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
-    """The models of a finished run: of all parties, or of those names; ``server`` is one.
+    """The models of a finished run: of all parties, or of those names; ``server`` is one, which
+    the label holder's own columns may name as well.
 
     Raises:
         UserError: it is unfinished, a name is unknown, or a model is no module.
@@ -88,6 +89,8 @@ def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
     if SERVER in data.parties:
         raise ConfigError(f"{run} has a client called {SERVER!r}, which is the label holder's file")
     known = (*data.parties, SERVER)
+    holder = None if data.own is None else data.own.name
+    names = [SERVER if name == holder else name for name in names]
     for one, other in combinations(known, 2):
         if file_name(one) == file_name(other) and not {one, other}.isdisjoint(names or known):
             raise ConfigError(f"{run} has clients {one!r} and {other!r}, whose files are the same")

@@ -103,7 +103,7 @@ def read(paths: Sequence[Path]) -> Material:
         if not path.is_dir():
             raise RunError(
                 f"{path} is no folder; name one of `vertizo train`, `vertizo compare`, "
-                "`vertizo worth`, `vertizo serve` or `vertizo attack --out`"
+                "`vertizo worth`, `vertizo tune`, `vertizo serve` or `vertizo attack --out`"
             )
         attacks = [_attacks(found) for found in _below(path, "attacks.json")]
         worths = [Worth(found.parent, _json(found)) for found in _below(path, "worth.json")]
