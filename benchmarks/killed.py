@@ -112,6 +112,7 @@ class Federation:
         }
         people: dict[str, Any] = {"path": f"{name}.csv", "id": "id"}
         policy: dict[str, Any] = {"kinds": ["align", "train", "predict", "score"], "covers": []}
+        policy["hashed"] = True
         if name == "bank":
             ports = [port + 2, port + 1 + JOB_PORTS]
             agent |= {"listen": f"127.0.0.1:{port}", "ports": ports}

@@ -147,6 +147,19 @@ def test_a_choice_that_is_of_other_records_is_refused() -> None:
         refused(["choice of records"], UserError, ChosenRows(text).rows, records)
 
 
+def test_a_choice_validates_on_the_share_that_was_agreed_to() -> None:
+    """Embeddings of validation records carry no noise, so that more of them is no small thing."""
+    marks = torch.arange(1000)
+    for validated, refused_ in ((120, False), (121, True), (920, True)):
+        chosen = {"train": marks[validated:], "validation": marks[:validated]}
+        told = ChosenRows.of(1000, chosen)
+        own = Choice(ROOT, 0.1, None, None, told)
+        if refused_:
+            refused([f"chose {validated} of 1,000", "validation is 0.1"], DataError, own.rows, 1000)
+        else:
+            assert len(own.rows(1000)["validation"]) == validated
+
+
 def test_an_estimator_validates_on_the_newest() -> None:
     import pandas as pd
 

@@ -137,6 +137,15 @@ def test_keys_of_a_database_are_numbers_or_text(kind: str, tmp_path: Path) -> No
     assert (places, frame["x"].to_list()) == ([0, 1], ["more", "twelve"])
 
 
+def test_a_value_that_is_no_text_costs_no_other_record(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t.db") as base:
+        base.execute("CREATE TABLE t (id TEXT PRIMARY KEY, x TEXT)")
+        base.execute("INSERT INTO t VALUES ('a', CAST(x'ff41' AS TEXT)), ('b', 'é')")
+    base.close()
+    places, frame = DatabaseTable(tmp_path / "t.db", "id", None).rows(["a", "b"])
+    assert (places, frame["x"].to_list()) == ([0, 1], ["\ufffdA", "é"])
+
+
 def test_a_database_is_asked_as_it_is_now_and_only_read(tmp_path: Path) -> None:
     file = tmp_path / "t.db"
     with sqlite3.connect(file) as base:

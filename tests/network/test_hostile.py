@@ -73,7 +73,9 @@ def test_refused_frames_leave_nothing_in_the_journal(tmp_path: Path) -> None:
     service.__enter__()
     begin(service)
     before = state_of(service)
-    for bad in (b"VZ garbage", query(1, 0), query(0, 5), query(0, 0) + bytes(10**6)):
+    deep = b"\x95" + b"".join(map(msgspec.msgpack.encode, (1, 3, "test", "v")))
+    nested = frames.framed(frames.MAGIC, deep + b"\x91" * 5000 + b"\xc0")  # a Hello and more
+    for bad in (b"VZ garbage", query(1, 0), query(0, 5), query(0, 0) + bytes(10**6), nested):
         refused(service, "north", bad)
         assert state_of(service) == before
     replied(service, "north", query(0, 0))

@@ -138,6 +138,7 @@ def _described(store: Store, job: Job, holds: bool) -> dict[str, Any]:
         "after": [name for name in (job.offer.alignment, job.offer.model, job.after) if name],
         "since": _time(job.since),
         "submitted": _time(job.created),
+        "method": job.offer.method if job.offer.kind == "align" else None,
         "table": job.offer.table,
         "members": store.whereabouts(job) if holds else list(job.offer.members),
         "covers": list(job.offer.covers),

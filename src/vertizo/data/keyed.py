@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -138,7 +139,10 @@ class DatabaseTable:
         with closing(self._connect()) as base:
             cursor = self._cursor(base, self._query(), (json.dumps(list(keys)),))
             names = [column[0] for column in cursor.description]
-            rows = [[self._text_of(value) for value in row] for row in cursor]
+            try:
+                rows = [[self._text_of(value) for value in row] for row in cursor]
+            except sqlite3.Error as error:
+                raise DataError(f"{self.name} cannot be read: {error}") from None
         frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
         places: dict[str | None, list[int]] = {}
         for row, key in enumerate(known_keys(frame, self._column, self.name)):
@@ -165,7 +169,10 @@ class DatabaseTable:
     def _connect(self) -> sqlite3.Connection:
         place = f"file:{quote(str(self._path.absolute()))}?mode=ro"
         try:
-            return sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)
+            base = sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)
+            # What is no text costs its own record's score, and not everybody's.
+            base.text_factory = partial(str, encoding="utf-8", errors="replace")
+            return base
         except sqlite3.Error as error:
             raise DataError(f"{self.name} cannot be read: {error}") from None
 

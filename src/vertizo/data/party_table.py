@@ -91,6 +91,10 @@ class OwnTable(Options):
         return self
 
 
+STRATA = 20
+"""By so many records a choice within classes may be more than the share, a record a class."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which records train, validate and test; the label holder says so."""
@@ -113,6 +117,12 @@ class Choice:
         """
         if self.told is not None:
             chosen = self.told.rows(records)
+            most = self.validation * records + (STRATA if self.validation else 0)
+            if (validated := len(chosen["validation"])) > most:
+                raise DataError(
+                    f"the label holder chose {validated:,} of {records:,} records for validation, "
+                    f"where data.validation is {self.validation:g}"
+                )
             return chosen if tested is None else {**chosen, "test": torch.arange(tested)}
         if tested is not None:
             first, test = torch.arange(records), torch.arange(tested)

@@ -213,7 +213,7 @@ def decode(frame: bytes) -> Frame:
     body = body_of(MAGIC, frame)
     try:
         found: Frame = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError(f"not a frame of ours: {error}") from None
     return found
 

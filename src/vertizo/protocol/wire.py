@@ -233,7 +233,7 @@ def decode(
 def _parsed(frame: bytes, codec: Codec, max_body: int, order: Order | None) -> Message:
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError(f"not a message: {error}") from None
     match body:
         case _Query(client, number, width, ids, shape, data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replaced
 from tests.network.agent.houses import (
     HOLDER,
     MEMBERS,
@@ -21,13 +23,16 @@ from tests.network.agent.houses import (
 )
 from tests.rows import each
 
-from vertizo.core.errors import RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.network import frames
 from vertizo.network.agent import agent as loop
 from vertizo.network.agent import label_holder, messages, processes, store
 from vertizo.network.agent.states import AFTER, ENDS, State
+from vertizo.network.frames import Terms
+from vertizo.network.options import JoinConfig
 from vertizo.network.scoring import LOOKED_UP
 from vertizo.network.store import Store
+from vertizo.network.terms import accepted
 
 BY_HAND = {"approve": "by-hand"}
 
@@ -80,7 +85,24 @@ def test_the_process_that_joins_is_held_to_the_very_settings_of_the_offer(tmp_pa
 
     began(tmp_path)
     tree = read_yaml(tmp_path / "north" / "jobs" / "one" / "party.yaml")
-    assert tree["federation"]["require"] == settings_of(offer())
+    require, offered = tree["federation"]["require"], settings_of(offer())
+    assert require == {**offered, "privacy": None}  # a section that was not offered is none
+    own = JoinConfig.model_validate(
+        {"federation": {**tree["federation"], "require": require}, "client": tree["client"]}
+    )
+    terms = Terms("one", 0, MEMBERS, "", True, 0, bytes(32), False)
+    assert accepted(replaced(terms, settings=json.dumps(offered)), own).epochs == offered["epochs"]
+    for changed in (
+        {"privacy": {"mechanism": "gaussian", "clip": 1.0, "noise_std": 1.0}},
+        {"epochs": 500},
+        {"data": {**offered["data"], "validation": 0.9}},
+        {"client": {**offered.get("client", {}), "components": 3}},
+    ):
+        asked = replaced(terms, settings=json.dumps({**offered, **changed}))
+        with pytest.raises(
+            ConfigError, match=rf"require\.{next(iter(changed))} is .* but the label"
+        ):
+            accepted(asked, own)
 
 
 def test_a_person_approves_or_refuses(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,22 @@ def done(tmp_path: Path) -> Store:
     return store
 
 
+NOISED: dict[str, Any] = {
+    "covers": ("features",),
+    "settings": json.dumps(
+        {
+            "method": {"name": "vafl"},
+            "privacy": {
+                "mechanism": "embedding-noise",
+                "clip": 1.0,
+                "epsilon": 1.0,
+                "delta": 0.9,
+            },
+        }
+    ),
+}
+
+
 POLICIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"members": ("east",)}, "job.members are east, without 'north'"),
     ({"peers": ["west"]}, {}, "job.members has 'east', which policy.peers"),
@@ -166,6 +183,12 @@ POLICIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"methods": ["vafl"]}, {}, "method.name is 'dpzv', which policy.methods"),
     ({"epsilon": 1.9}, {}, "the job's ε is 2; policy.epsilon allows 1.9"),
     ({"epsilon": 9}, {"epsilon": None}, "states no ε"),
+    ({"epsilon": 9}, {"epsilon": math.nan}, "the job's ε is nan; policy.epsilon allows 9"),
+    ({"epsilon": 9}, {"epsilon": -5.0}, "the job's ε is -5; policy.epsilon allows 9"),
+    ({"epsilon": 9}, {"delta": 0.01}, "is at δ = 0.01; policy.delta allows 0.001"),
+    ({"epsilon": 9}, {"delta": math.nan}, "is at δ = nan; policy.delta allows 0.001"),
+    ({}, {"kind": "align", "method": "hashed"}, "job.method is 'hashed', which policy.hashed"),
+    ({"covers": ["features"]}, NOISED, "privacy.delta is 0.9; policy.delta allows 0.001"),
     ({}, {"covers": ()}, "covers nothing; policy.covers wants labels"),
     ({"covers": ["features"]}, {}, "covers labels; policy.covers wants features"),
     # what a label holder says of features is not believed

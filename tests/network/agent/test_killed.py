@@ -78,11 +78,11 @@ class Agents:
         for name in PARTIES:
             agent = {"name": "test", "certificates": f"certs/{name}", "folder": f"agents/{name}"}
             people: dict[str, Any] = {"path": f"{name}.csv", "id": "id"}
-            policy: dict[str, Any] = {"approve": "automatic"}
+            policy: dict[str, Any] = {"approve": "automatic", "hashed": True}
             if name == "bank":
                 agent |= {"listen": f"127.0.0.1:{port}", "ports": [jobs, jobs]}  # type: ignore[dict-item]
                 people |= {"label": "label", "classes": [0, 1]}
-                policy = {"peers": ["north"]}
+                policy = {"peers": ["north"], "hashed": True}
             else:
                 agent["server"] = f"127.0.0.1:{port}"
             tables = {"people": people, "new": {"path": f"{name}.new.csv", "id": "id"}}

@@ -115,7 +115,7 @@ def decode(frame: bytes) -> Frame:
     body = frames.body_of(MAGIC, frame)
     try:
         found: Frame = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError(f"not a frame of agents: {error}") from None
     return found
 

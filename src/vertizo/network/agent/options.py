@@ -101,10 +101,16 @@ class Policy(Options):
     kinds: list[Kind] = Field(default=list(ALLOWED))
     """What jobs may do: align, train, predict, score. A job that scores runs until it is cancelled,
     and has this party look up whomever the label holder asks about: name it to allow it."""
+    hashed: bool = False
+    """Whether jobs may align by method hashed, which lets the label holder try out which
+    identifiers this party has."""
     methods: list[str] | None = None
     """Methods that may train. Default: all."""
     epsilon: float | None = Field(default=None, gt=0)
     """The largest ε that a job may state. Default: no limit."""
+    delta: float = Field(default=1e-3, gt=0, lt=1)
+    """The largest δ that an ε may be at, where `epsilon` or the cover of features asks for one. It
+    should be far below one over the records."""
     covers: list[Cover] = Field(default=["labels"])
     """What the guarantee of a job that trains must cover: labels against the members, features
     against the label holder. []: nothing, so that jobs without a guarantee may run."""

@@ -32,6 +32,8 @@ def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store)
         raise RefusedError(f"job.table is {offer.table!r}, which policy.tables does not allow")
     _check_earlier(store, offer, "alignment", "align")
     _check_earlier(store, offer, "model", "train")
+    if offer.kind == "align" and offer.method == "hashed" and not policy.hashed:
+        raise RefusedError("job.method is 'hashed', which policy.hashed does not allow")
     if offer.kind == "train":
         _check_training(offer, policy)
 
@@ -73,9 +75,13 @@ def _check_training(offer: Offer, policy: Policy) -> None:
         return
     if offer.epsilon is None:
         raise RefusedError(f"the job states no ε; policy.epsilon allows {policy.epsilon:g} at most")
-    if offer.epsilon > policy.epsilon:
+    if not 0 < offer.epsilon <= policy.epsilon:  # nor what is no number
         raise RefusedError(
             f"the job's ε is {offer.epsilon:g}; policy.epsilon allows {policy.epsilon:g} at most"
+        )
+    if offer.delta is not None and not 0 <= offer.delta <= policy.delta:
+        raise RefusedError(
+            f"the job's ε is at δ = {offer.delta:g}; policy.delta allows {policy.delta:g} at most"
         )
 
 
@@ -145,6 +151,11 @@ def _check_terms(offer: Offer, config: MemberAgent, member: str) -> None:
     if most is not None and (privacy.epsilon is None or privacy.epsilon > most):
         raise RefusedError(
             f"privacy.epsilon is {privacy.epsilon}; policy.epsilon allows {most:g} at most"
+        )
+    if privacy.delta > config.policy.delta:
+        raise RefusedError(
+            f"privacy.delta is {privacy.delta:g}; policy.delta allows {config.policy.delta:g} at "
+            "most"
         )
 
 

@@ -29,6 +29,7 @@ from vertizo.network.agent.messages import Offer
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.network.agent.policy import settings_of
 from vertizo.network.agent.store import Store
+from vertizo.network.terms import SECTIONS, TOLD
 from vertizo.run import checkpoint
 
 CONFIG, COMMAND = "party.yaml", "command.json"
@@ -129,7 +130,8 @@ def as_member(config: MemberAgent, offer: Offer, store: Store) -> tuple[Tree, li
         return _trained(store, offer, table), [offer.kind, file, "--data", used]
     # What the policy allowed is what the process must be asked for, and nothing else.
     settings = {k: value for k, value in settings_of(offer).items() if k not in UNSAID}
-    joined["require"] = {**config.policy.require, **settings}
+    absent = dict.fromkeys(SECTIONS - TOLD - settings.keys())
+    joined["require"] = {**config.policy.require, **absent, **settings}
     tree = {"federation": joined, "data": {**table, "path": used}}
     return {**tree, "client": config.client}, ["join", file]
 
