@@ -111,6 +111,9 @@ def test_rates_are_each_callers_own(scoring: Make) -> None:
                 outcomes.append(str(error))
         assert 3 <= outcomes.count("") <= 6  # a second may pass meanwhile
         assert outcomes[-1] == "few may ask for 3 requests a second"
+        invalid = [reason(made, few, ["x" * 1000] * 999)[0] for _ in range(20)]
+        assert invalid.count("limited") >= 14  # what is invalid is a request as well
+        assert all("ids" not in line for line in log_of(made)[-20:])
         assert reason(made, small, made.keys[:11])[0] == "invalid"
         made.scorer.score(small, made.keys[:6], "http")
         why = reason(made, small, made.keys[:6])
@@ -229,6 +232,7 @@ def test_requests_over_http_that_are_refused(scoring: Make) -> None:
         (bytes(10_000_000), None, 401, "a key is needed"),
         (bytes(10_000_000), made.key, 400, "more than 4,612 bytes"),
         (b"no json", made.key, 400, "JSON is malformed"),
+        (b'{"ids":["a"],"x":' + b"[" * 4000, made.key, 400, "write {"),
         ({"ids": 3}, made.key, 400, "Expected `array`, got `int` - at `$.ids`"),
         ({"ids": [3]}, made.key, 400, "Expected `str`, got `int`"),
         (b'{"ids": ["\\ud800"]}', made.key, 400, "write {"),
@@ -248,6 +252,10 @@ def test_requests_over_http_that_are_refused(scoring: Make) -> None:
             assert words in said["error"]
             assert ("www-authenticate" in headers) is (status == 401)
         assert ask("/v2", method="GET")[0] == 404
+        lines = log_of(made)
+        known = sum(key == made.key for _, key, *_ in rows)
+        assert known - 1 <= len(lines) <= known  # the answer to the longest may have come early
+        assert {line["outcome"] for line in lines} == {"invalid", "unavailable"}
         about = ask("/openapi.json", method="GET")[2]
         operation = about["paths"]["/v1/score"]["post"]
         assert operation["security"] == [{"key": []}]

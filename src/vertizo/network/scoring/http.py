@@ -99,11 +99,14 @@ def application(scorer: Scorer, most: int) -> FastAPI:
             kind, _, key = request.headers.get("authorization", "").partition(" ")
             given = key.strip() if kind.lower() == "bearer" else None
             scorer.check(given)
+            ids, wrong = [], ""
             try:
                 ids = decoder.decode(await body_of(request)).ids
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise NotScoredError("invalid", f'{error}; write {{"ids": ["…", "…"]}}') from None
-            found = await run_in_threadpool(scorer.score, given, ids, "http")
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                wrong = f'{error}; write {{"ids": ["…", "…"]}}'
+            except NotScoredError as error:  # it is too long, and counts as the others do
+                wrong = str(error)
+            found = await run_in_threadpool(scorer.score, given, ids, "http", wrong)
         except NotScoredError as error:
             content = json.dumps({"error": str(error)}, ensure_ascii=False)
             status, headers = STATUS[error.reason], HEADERS.get(error.reason)

@@ -116,12 +116,17 @@ class Scorer:
             self._count("", error.reason, 0, 0.0)
             raise
 
-    def score(self, key: str | None, ids: Sequence[str], via: Literal["http", "grpc"]) -> Scores:
-        """Scores of records; NotScoredError where there are none."""
+    def score(
+        self, key: str | None, ids: Sequence[str], via: Literal["http", "grpc"], wrong: str = ""
+    ) -> Scores:
+        """Scores of records; NotScoredError where there are none.
+
+        ``wrong`` says what is wrong with a request that nobody could read: it is one all the same.
+        """
         began, name, outcome, scored = time.monotonic(), "", "failed", 0
         try:
             name, caller = self._known(key)
-            keys = self._accepted(name, caller, ids)
+            keys = self._accepted(name, caller, ids, wrong)
             scores = self._scored(keys)
             outcome, scored = "scored", scores.frame.height
             return scores
@@ -132,7 +137,8 @@ class Scorer:
             took = time.monotonic() - began
             try:
                 if name:
-                    asked = list(ids[: self._options.most]) if self._options.log_ids else None
+                    logs = self._options.log_ids and outcome not in ("invalid", "limited")
+                    asked = list(ids) if logs else None
                     self._write(name, via, len(ids), asked, outcome, scored, took)
             except NotScoredError:
                 outcome, scored = "unavailable", 0
@@ -150,11 +156,14 @@ class Scorer:
             raise NotScoredError("unknown", "a key is needed, as in 'Authorization: Bearer KEY'")
         return found
 
-    def _accepted(self, name: str, caller: Caller, ids: Sequence[str]) -> list[str]:
+    def _accepted(self, name: str, caller: Caller, ids: Sequence[str], wrong: str) -> list[str]:
         """The canonical keys, each once; NotScoredError where they are not to be looked up."""
         import polars as pl
 
         most = self._options.most
+        self._take(name, "requests", caller.requests, 1)
+        if wrong:
+            raise NotScoredError("invalid", wrong)
         if not 0 < len(ids) <= most:
             raise NotScoredError("invalid", f"{len(ids)} ids; 1 to {most} are answered at a time")
         if len(ids) > caller.records:
@@ -166,11 +175,13 @@ class Scorer:
             raise NotScoredError(
                 "invalid", f"an id is empty or longer than {LONGEST_ID} characters"
             )
-        limits = (("requests", caller.requests, 1), ("records", caller.records, len(ids)))
-        for kind, limit, cost in limits:
-            if not self._limiter.hit(RateLimitItemPerSecond(limit), name, kind, cost=cost):
-                raise NotScoredError("limited", f"{name} may ask for {limit:,} {kind} a second")
+        self._take(name, "records", caller.records, len(ids))
         return list(dict.fromkeys(keys))
+
+    def _take(self, name: str, kind: str, limit: int, cost: int) -> None:
+        """So much of a caller's rate; NotScoredError where it is used up."""
+        if not self._limiter.hit(RateLimitItemPerSecond(limit), name, kind, cost=cost):
+            raise NotScoredError("limited", f"{name} may ask for {limit:,} {kind} a second")
 
     def _scored(self, keys: list[str]) -> Scores:
         import polars as pl
