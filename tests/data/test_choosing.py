@@ -150,12 +150,14 @@ def test_a_choice_that_is_of_other_records_is_refused() -> None:
 def test_a_choice_validates_on_the_share_that_was_agreed_to() -> None:
     """Embeddings of validation records carry no noise, so that more of them is no small thing."""
     marks = torch.arange(1000)
-    for validated, refused_ in ((120, False), (121, True), (920, True)):
-        chosen = {"train": marks[validated:], "validation": marks[:validated]}
+    for validated, used, refused_ in ((100, 1000, False), (101, 1000, True), (50, 400, True)):
+        chosen = {"train": marks[validated:used], "validation": marks[:validated]}
         told = ChosenRows.of(1000, chosen)
         own = Choice(ROOT, 0.1, None, None, told)
         if refused_:
-            refused([f"chose {validated} of 1,000", "validation is 0.1"], DataError, own.rows, 1000)
+            refused(
+                [f"chose {validated} of {used:,}", "validation is 0.1"], DataError, own.rows, 1000
+            )
         else:
             assert len(own.rows(1000)["validation"]) == validated
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS
-from vertizo.models.losses import ClassWeighted
+from vertizo.models.losses import Classification, ClassWeighted
 from vertizo.protocol.messages import Query
 
 ROWS = 40
@@ -161,3 +162,13 @@ def _told(seen: list[torch.Tensor], shape: tuple[int, ...], rows: torch.Tensor) 
     """Keeps what would be released, and releases nothing."""
     seen.append(rows)
     return torch.zeros(shape)
+
+
+def test_a_data_sets_own_names_of_classes_stay_as_they_are() -> None:
+    """They are respelt nowhere, so that a configuration may name them as they are."""
+    data = prepare(DataConfig(parties=2, limit=60), Stream.from_seed(0))
+    named = replace(data, task=Classification(2), class_names=("False", "1.0"))
+    options = DataConfig(parties=2, class_weights={"False": 2.0, "1.0": 3.0})
+    assert weights.of_classes(options, named).tolist() == [2.0, 3.0]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="has 'true', which is no class"):
+        weights.of_classes(DataConfig(parties=2, class_weights={"TRUE": 1.0}), named)

@@ -188,7 +188,7 @@ def _joined(config: JoinConfig) -> Joined:
         return Joined(**known)
     errors, options = log.errors(), config.federation
     if config.data.path is not None:
-        party_table.check(config.data)  # a label holder may be waited for for long
+        party_table.check(config.data)  # now, not once the label holder answers
     keep_freed_memory()
     with (
         closing(connect(options, errors)) as channel,

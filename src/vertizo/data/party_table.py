@@ -91,10 +91,6 @@ class OwnTable(Options):
         return self
 
 
-STRATA = 20
-"""By so many records a choice within classes may be more than the share, a record a class."""
-
-
 @dataclass(frozen=True)
 class Choice:
     """Which records train, validate and test; the label holder says so."""
@@ -113,14 +109,15 @@ class Choice:
 
         Raises:
             ConfigError: none is left to train on.
-            DataError: what was told is of other records.
+            DataError: what was told is of other records, or more of them validate than the share.
         """
         if self.told is not None:
             chosen = self.told.rows(records)
-            most = self.validation * records + (STRATA if self.validation else 0)
-            if (validated := len(chosen["validation"])) > most:
+            validated = len(chosen["validation"])
+            used = validated + len(chosen["train"])
+            if validated > round(self.validation * used):
                 raise DataError(
-                    f"the label holder chose {validated:,} of {records:,} records for validation, "
+                    f"the label holder chose {validated:,} of {used:,} records for validation, "
                     f"where data.validation is {self.validation:g}"
                 )
             return chosen if tested is None else {**chosen, "test": torch.arange(tested)}

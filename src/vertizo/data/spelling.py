@@ -6,7 +6,7 @@ TRUE and true. A model that learnt one spelling must know the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from vertizo.core.errors import ConfigError
@@ -36,8 +36,8 @@ def spelt(texts: pl.Series) -> pl.Series:
     return found.select(kept).to_series().alias(texts.name)
 
 
-def names(given: Iterable[str], key: str) -> tuple[str, ...]:
-    """What a configuration names, as `spelt`.
+def names(given: Iterable[str], key: str, known: Collection[str] = ()) -> tuple[str, ...]:
+    """What a configuration names, as `spelt`; a ``known`` name, a data set's own, stays as it is.
 
     >>> names(["no", " 1.0"], "data.classes")
     ('no', '1')
@@ -48,7 +48,8 @@ def names(given: Iterable[str], key: str) -> tuple[str, ...]:
     import polars as pl
 
     written = list(given)
-    found = spelt(pl.Series(written, dtype=pl.String)).to_list()
+    respelt = spelt(pl.Series(written, dtype=pl.String)).to_list()
+    found = [w if w in known else own for w, own in zip(written, respelt, strict=True)]
     for place, name in enumerate(found):
         if name is None:
             raise ConfigError(f"{key} has the name {written[place]!r}, which is empty")

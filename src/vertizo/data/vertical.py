@@ -286,7 +286,7 @@ def _with_positive(
     if positive is None:
         return task
     names = class_names or tuple(map(str, range(task.outputs)))
-    (wanted,) = spelling.names([positive], "data.positive")
+    (wanted,) = spelling.names([positive], "data.positive", names)
     if task.outputs != 2:
         raise ConfigError(
             f"data.positive is {positive!r} but {name} has {task.outputs} classes; "

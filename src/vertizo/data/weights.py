@@ -102,7 +102,7 @@ def of_classes(options: Any, data: VerticalData) -> Tensor | None:
 
 def _by_class(key: str, given: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     """What is given for each class, by its name among ``names``; ConfigError for no class."""
-    found = spelling.names(given, f"data.{key}")
+    found = spelling.names(given, f"data.{key}", names)
     given = dict(zip(found, given.values(), strict=True))
     unknown = next((name for name in given if name not in names), None)
     if unknown is not None:

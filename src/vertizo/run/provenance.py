@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import file_digest
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -54,7 +54,21 @@ def digests(files: Iterable[Path | None]) -> dict[str, str]:
     there = [path for path in files if path is not None]
     names = [path.name for path in there]
     keys = [path.name if names.count(path.name) == 1 else str(path) for path in there]
-    return {key: sha256_of(path) for key, path in zip(keys, there, strict=True)}
+    return {key: _digest(path) for key, path in zip(keys, there, strict=True)}
+
+
+def _digest(path: Path) -> str:
+    """`sha256_of`, once for a file as it is: a comparison asks for each of its runs."""
+    try:
+        now = path.stat()
+    except OSError:
+        return sha256_of(path)  # which says why
+    return _digest_as_of(path, now.st_mtime_ns, now.st_size, now.st_ino)
+
+
+@lru_cache(maxsize=16)
+def _digest_as_of(path: Path, *_: int) -> str:
+    return sha256_of(path)
 
 
 def versions() -> dict[str, str]:
