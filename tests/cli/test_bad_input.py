@@ -506,3 +506,14 @@ def test_a_graphics_card_that_is_not_there(
     for key in ("client.device", "server.device"):
         words = f"{key} is 'cuda', but PyTorch finds no CUDA device; use 'cpu'"
         refuses(f"good.yaml --set {key}=cuda | {words}", "train")
+
+
+def test_memory_that_runs_out_later_is_one_line(
+    vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vertizo.run.room.available", lambda: None)
+    options = ("data.name=digits", "client.model.hidden=[9999999999999]")
+    outcome = vertizo("train", *(part for option in options for part in ("--set", option)))
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("vertizo: memory ran out; use a smaller model")

@@ -21,6 +21,7 @@ from typer.main import get_command
 
 from vertizo.cli import log
 from vertizo.core.errors import ConfigError, Interrupted, UserError
+from vertizo.core.memory import ran_out
 from vertizo.core.suggestions import nearest, question
 from vertizo.core.version import VERSION
 
@@ -185,6 +186,8 @@ def main() -> None:
         place = "standard output" if error.filename is None else error.filename
         _end(f"{place} cannot be used: {error.strerror}", 2)
     except Exception as error:
+        if ran_out(error):
+            _end("memory ran out; use a smaller model, a smaller batch_size or fewer processes", 2)
         # Typer carries its own copy of click, whose errors have no public name.
         if not hasattr(error, "format_message"):
             raise

@@ -1,4 +1,4 @@
-"""Memory of this process: what is kept when freed, and how much more it may take."""
+"""Memory of this process: what is kept when freed, how much more it may take, when it ran out."""
 
 from __future__ import annotations
 
@@ -51,6 +51,15 @@ def available() -> int | None:
         with suppress(OSError, IndexError, ValueError):
             limits.append(limit())
     return max(0, min(limits)) if limits else None
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: Python's, NumPy's or PyTorch's, here or a card's.
+
+    PyTorch has no kind of its own for the machine's memory, so its words must tell.
+    """
+    words = ("DefaultCPUAllocator: ", "CUDA out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _of_system() -> int:

@@ -34,6 +34,7 @@ from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.brought_modules import brought_module
+from vertizo.run.room import room_for_parameters
 
 ImageModel = kinds.CnnConfig | kinds.FiltersConfig | kinds.ResnetConfig | kinds.ResnetStemConfig
 TextModel = kinds.BagConfig | kinds.TextConfig | kinds.TextEmbeddingsConfig
@@ -82,7 +83,7 @@ def client_model(
         return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
     _check_device("client.device", device)
     _check_norm("client.model", config, training)
-    with stream.torch_default():
+    with stream.torch_default(), room_for_parameters():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
     if front is not None and _begins_as_prepared(config):
         layer = next(part for part in module.modules() if isinstance(part, nn.Linear))
@@ -244,7 +245,7 @@ def server_model(
     _check_norm(key, config, training)
     if own is not None:
         _check_norm("server.encoder", own.encoder, training)
-    with stream.torch_default():
+    with stream.torch_default(), room_for_parameters():
         if own is not None:
             model: DifferentiableModel = _with_encoder(
                 config, width, outputs, own, training, device
@@ -390,5 +391,5 @@ def named(key: str) -> Iterator[None]:
     """Put the key of a model in front of what is wrong with it."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, MemoryError) as error:
         raise ConfigError(f"{key}: {error}") from None
