@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -146,6 +147,7 @@ def test_controls_stand_beside_the_run_and_can_be_added_later(
     assert "frozen clients" in result.out
     assert "random updates" in result.out
     assert "ε = 0" in result.out
+    assert re.search("^controls: .*test accuracy .* the run's ", result.out, re.MULTILINE)
     check(here / "both")
     vertizo("train", *tiny, "--out", "run")
     before = (here / "run" / "summary.json").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -59,3 +60,33 @@ def test_names_from_a_table_are_no_html(result: Result) -> None:
 def test_a_result_is_one_line(result: Result) -> None:
     assert "\n" not in repr(result)
     assert repr(result).startswith("vafl on breast-cancer: test AUC ")
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "controls", "said"),
+    [
+        ("accuracy", (0.9, 0.8, 0.95), (0.7, 0.79), "the best is random updates: test accuracy 79"),
+        ("accuracy", (0.9, 0.8, 0.95), (0.8, 0.7), "frozen clients: .* is not shown$"),
+        ("accuracy", (0.9, 0.8, 0.95), (0.7, 0.91), "random updates: .* has not paid$"),
+        ("rmse", (2.0, 1.5, 2.5), (2.6, 3.0), "the best is frozen clients: test RMSE 2.6; .* is b"),
+        ("rmse", (2.0, 1.5, 2.5), (3.0, 2.5), "random updates: .* is not shown$"),
+        ("rmse", (2.0, 1.5, 2.5), (1.9, 3.0), "frozen clients: .* has not paid$"),
+    ],
+)
+def test_a_run_beside_its_controls(
+    result: Result,
+    name: str,
+    run: tuple[float, float, float],
+    controls: tuple[float, float],
+    said: str,
+) -> None:
+    def summary(control: str, *figures: float) -> dict[str, object]:
+        scores = zip((name, f"{name}_low", f"{name}_high"), figures, strict=False)
+        bare = {key: value for key, value in result.summary.items() if not key.startswith("test_")}
+        return {**bare, "control": control, **{f"test_{key}": value for key, value in scores}}
+
+    beside = [summary("frozen", controls[0], 0, 9), summary("random", controls[1], 0, 9)]
+    words = summary_figures.beside_controls(summary("none", *run), beside)
+    assert words is not None
+    assert re.match(said, words) is not None, words
+    assert summary_figures.beside_controls(summary("none"), beside) is None

@@ -82,8 +82,9 @@ def train(
     names = dict.fromkeys(name for each in figures for name in each)
     rows = [[name, *(each.get(name, "-") for each in figures)] for name in names]
     print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
-    said = (f"{name}: {words}" for name, words in summary_figures.statements(first))
-    say([*said, f"run folder: {folder}"])
+    said = [f"{name}: {words}" for name, words in summary_figures.statements(first)]
+    beside = summary_figures.beside_controls(first, summaries[1:]) if controls else None
+    say([*said, *([f"controls: {beside}"] if beside else []), f"run folder: {folder}"])
 
 
 def _all(

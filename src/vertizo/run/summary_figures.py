@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from vertizo.core.names import CONTROLS
 from vertizo.party.metrics import chosen_by
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
@@ -67,6 +68,32 @@ def statements(summary: Summary) -> list[tuple[str, str]]:
     """What is guaranteed, and of a raw head that nothing is: what to call it, and the words."""
     sections = (("privacy", "privacy"), ("raw head", "raw_head"))
     return [(name, summary[key]["words"]) for name, key in sections if key in summary]
+
+
+def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
+    """Whether a run is seen to be ahead of clients that learn nothing; None without test records.
+
+    By the first figure that has an interval: the best control's must lie outside it.
+    """
+    names = ("auc", "accuracy", "pinball", "huber", "rmse")
+    name = next((name for name in names if f"test_{name}_low" in run), None)
+    if name is None:
+        return None
+    figure, low, high = (run[f"test_{name}{end}"] for end in ("", "_low", "_high"))
+    sign = 1 if name in ("auc", "accuracy") else -1
+    best = max(controls, key=lambda control: sign * float(control[f"test_{name}"]))
+    at = [row for row, _ in rows(run)].index(BOUNDS)
+    (words, own), (_, interval) = rows(run)[at - 1 : at + 1]
+    against = f"{CONTROLS[best['control']]}: {words} {dict(rows(best))[words]}"
+    other = sign * best[f"test_{name}"]
+    if other > sign * figure:
+        return f"{against}, better than the run's {own}; training the clients has not paid"
+    if low <= sign * other <= high:
+        return (
+            f"{against}, within the interval of the run's {own}, {interval}; "
+            "that training the clients pays is not shown"
+        )
+    return f"the best is {against}; the run's {own} is better, {interval}, by one seed"
 
 
 def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:
