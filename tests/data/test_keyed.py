@@ -66,6 +66,50 @@ def test_a_file_that_is_replaced_is_read_again(
     assert table.rows(["3", "4"])[0] == [1]
 
 
+def test_a_new_file_that_lacks_a_column_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "LOOK_SECONDS", 0.0)
+    file, told = tmp_path / "t.csv", list[str]()
+    file.write_text("id,x,y\n7,1,2\n")
+    table = FileTable(file, "id", FORM, told.append)
+    with pytest.raises(DataError, match=r"t\.csv does not have the column 'z'; it has id, x, y"):
+        table.need(["z"])
+    table.need(["x", "y"])
+    (tmp_path / "new").write_text("id,x\n7,5\n8,6\n")
+    (tmp_path / "new").replace(file)
+    places, frame = table.rows(["7", "8"])
+    assert (places, frame["x"].to_list()) == ([0], ["1"])
+    assert told == [
+        f"{file} does not have the column 'y'; it has id, x; scores come from the file of before"
+    ]
+    (tmp_path / "new").write_text("x,id,y\n5,7,2\n6,8,2\n")
+    (tmp_path / "new").replace(file)
+    assert table.rows(["7", "8"])[0] == [0, 1]
+
+
+def test_a_database_that_lacks_a_column(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t.db") as base:
+        base.execute("CREATE TABLE people (id TEXT PRIMARY KEY, x REAL)")
+    table = DatabaseTable(tmp_path / "t.db", "id", None)
+    table.need(["x"])
+    with pytest.raises(DataError, match="does not have the column 'y'; it has id, x"):
+        table.need(["x", "y"])
+
+
+@pytest.mark.parametrize("kind", ["", "INTEGER", "TEXT", "REAL", "NUMERIC", "BLOB"])
+def test_keys_of_a_database_are_found_whatever_its_column_is(tmp_path: Path, kind: str) -> None:
+    """Each key as the column's type keeps it: a number, a text, or what was put in."""
+    with sqlite3.connect(tmp_path / "t.db") as base:
+        base.execute(f"CREATE TABLE people (id {kind}, x)")
+        base.execute("CREATE UNIQUE INDEX by_key ON people (id)")
+        base.executemany("INSERT INTO people VALUES (?, ?)", [(7, "a"), (-12, "b"), (0, "c")])
+        if kind not in ("INTEGER", "REAL", "NUMERIC"):
+            base.execute("INSERT INTO people VALUES ('x9', 'd')")
+    places, frame = DatabaseTable(tmp_path / "t.db", "id", None).rows(["0", "7", "-12", "8", "007"])
+    assert (places, frame["x"].to_list()) == ([0, 1, 2], ["c", "a", "b"])
+
+
 def test_a_file_that_is_replaced_meanwhile_is_one_or_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

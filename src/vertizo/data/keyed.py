@@ -7,6 +7,7 @@ SQLite database is asked for each time, so that it may be written to meanwhile.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from vertizo.core.notices import Alarm
 from vertizo.core.system import file_mark
 from vertizo.data.alignment import keys_of, known_keys
 from vertizo.data.tabular import frames
+from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.csv_lines import CsvFormat
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DATABASES = (".db", ".sqlite", ".sqlite3")
 LOOK_SECONDS = 1.0
 """Between two looks at whether a file was replaced."""
+INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 BUSY_SECONDS = 1.0
 """Until a database that somebody writes to counts as unreadable."""
 
@@ -38,6 +41,9 @@ class KeyedTable(Protocol):
 
     name: str
     """What messages call it."""
+
+    def need(self, columns: Sequence[str]) -> None:
+        """Have these columns in all rows; DataError where one is missing."""
 
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
         """Places in ``keys`` of those that the table has, in order, and their rows.
@@ -63,12 +69,18 @@ class FileTable:
     ) -> None:
         self.name = str(path)
         self._path, self._column, self._form, self._tell = path, column, form, tell
+        self._needed: Sequence[str] = ()
         self._known = file_mark(self._path)
         self._looked = time.monotonic()
         self._read()
 
+    def need(self, columns: Sequence[str]) -> None:
+        """As of a `KeyedTable`."""
+        self._needed = columns
+        self._check(self._held[1])
+
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
-        """As of a `KeyedTable`; where a new file is no table, the rows are those of before."""
+        """As of a `KeyedTable`; where a new file is no such table, the rows are those of before."""
         if (now := time.monotonic()) - self._looked > LOOK_SECONDS:
             self._looked = now
             mark = file_mark(self._path)
@@ -89,7 +101,11 @@ class FileTable:
         frame = frames.read(self._path, self._form)
         place = frames.place_in(self._path, self._form)
         keys = keys_of(frame, self._column, self.name, place)
+        self._check(frame)
         self._held = {key: row for row, key in enumerate(keys)}, frame
+
+    def _check(self, frame: pl.DataFrame) -> None:
+        _check_has(self.name, frame, self._needed)
 
 
 class DatabaseTable:
@@ -120,6 +136,7 @@ class DatabaseTable:
             self.name = f"{path}, table {self._table!r}"
             known = f"SELECT name FROM pragma_table_info({_text(self._table)})"
             columns = [name for (name,) in self._ask(base, known)]
+            self._columns = columns
             if column not in columns:
                 raise DataError(
                     f"{self.name} does not have the column {column!r} of identifiers; it has "
@@ -132,12 +149,20 @@ class DatabaseTable:
                     f"it; CREATE UNIQUE INDEX by_key ON {_name(self._table)} ({_name(column)})"
                 )
 
+    def need(self, columns: Sequence[str]) -> None:
+        """As of a `KeyedTable`, of the table as it was when this began."""
+        import polars as pl
+
+        _check_has(self.name, pl.DataFrame(schema=self._columns), columns)
+
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
         """As of a `KeyedTable`; a key that is there twice counts as missing."""
         import polars as pl
 
         with closing(self._connect()) as base:
-            cursor = self._cursor(base, self._query(), (json.dumps(list(keys)),))
+            # In a column without a type, 7 is not '7'.
+            numbers = [int(key) for key in keys if INTEGER.fullmatch(key)]
+            cursor = self._cursor(base, self._query(), (json.dumps([*keys, *numbers]),))
             names = [column[0] for column in cursor.description]
             try:
                 rows = [[self._text_of(value) for value in row] for row in cursor]
@@ -203,6 +228,12 @@ def keyed_table(
             f"--table {table} is for a database ({', '.join(DATABASES)}), and {path} is none"
         )
     return FileTable(path, column, form, tell)
+
+
+def _check_has(name: str, frame: pl.DataFrame, columns: Sequence[str]) -> None:
+    source = Source(name, frame)
+    for column in columns:
+        source.check_has(column)
 
 
 def _name(text: str) -> str:

@@ -17,7 +17,8 @@ from vertizo.data.tabular.preprocessing import Preprocessing
 class Lookup:
     """Finds rows in a table and prepares them as in training; for any thread.
 
-    ``notice`` takes a line about what people should know.
+    ``notice`` takes a line about what people should know. DataError where the table lacks a column
+    that the model takes.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Lookup:
     ) -> None:
         self._table, self._prepare, self._notice = table, prepare, notice
         self._told = ""
+        table.need(prepare.columns)
 
     def features(self, keys: Sequence[str]) -> tuple[list[int], Tensor]:
         """Places in ``keys`` of records that the model can take, and their features, float32.
