@@ -27,6 +27,7 @@ def main() -> None:
     os.ftruncate(handle, 0)
     os.write(handle, str(os.getpid()).encode())
     os.set_inheritable(handle, True)
+    system.end_first()  # sooner than the agent: a job goes on where it was
     os.execv(sys.executable, [sys.executable, "-P", "-m", "vertizo", *command])
 
 
