@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 DATABASES = (".db", ".sqlite", ".sqlite3")
 LOOK_SECONDS = 1.0
 """Between two looks at whether a file was replaced."""
-INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 BUSY_SECONDS = 1.0
 """Until a database that somebody writes to counts as unreadable."""
+INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+"""Keys that SQLite may hold as numbers."""
 
 
 class KeyedTable(Protocol):
@@ -135,12 +136,11 @@ class DatabaseTable:
                 )
             self.name = f"{path}, table {self._table!r}"
             known = f"SELECT name FROM pragma_table_info({_text(self._table)})"
-            columns = [name for (name,) in self._ask(base, known)]
-            self._columns = columns
-            if column not in columns:
+            self._columns = [name for (name,) in self._ask(base, known)]
+            if column not in self._columns:
                 raise DataError(
                     f"{self.name} does not have the column {column!r} of identifiers; it has "
-                    f"{', '.join(columns)}"
+                    f"{', '.join(self._columns)}"
                 )
             plan = self._ask(base, f"EXPLAIN QUERY PLAN {self._query()}", ("[]",))
             if any(str(row[3]).startswith("SCAN ") and "json_each" not in row[3] for row in plan):

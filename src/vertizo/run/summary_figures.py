@@ -76,8 +76,9 @@ def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
     By the first figure that has an interval: the best control's must lie outside it.
     """
     names = ("auc", "accuracy", "pinball", "huber", "rmse")
-    name = next((name for name in names if f"test_{name}_low" in run), None)
-    if name is None:
+    name = next((name for name in names if run.get(f"test_{name}_low") is not None), None)
+    controls = [each for each in controls if each.get(f"test_{name}") is not None]
+    if name is None or not controls:
         return None
     figure, low, high = (run[f"test_{name}{end}"] for end in ("", "_low", "_high"))
     sign = 1 if name in ("auc", "accuracy") else -1
