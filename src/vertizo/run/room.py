@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import torch
@@ -49,9 +51,11 @@ class _Counted(TorchFunctionMode):
     def _count(self, size: Any, dtype: torch.dtype | None, device: Any) -> None:
         if device is not None and torch.device(device).type != "cpu":
             return
-        numbers = 1
-        for side in size[0] if size and isinstance(size[0], tuple | list) else size:
-            numbers *= int(side)
+        sides = size[0] if size and isinstance(size[0], tuple | list) else size
+        try:
+            numbers = math.prod(map(index, sides))
+        except TypeError:  # no size, as PyTorch is about to say
+            return
         self.taken += numbers * (dtype or torch.get_default_dtype()).itemsize
         if self.taken > self.most:
             raise MemoryError(
