@@ -31,13 +31,17 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (a.MlpConfig(hidden=(13000,)), (10,), False),
         (a.MlpConfig(hidden=(300, 300, 300)), (10,), False),  # none of them alone
+        (a.MlpConfig(hidden=(1,) * 100), (10,), False),  # small layers, but many
         (a.MlpConfig(outputs=13000), (10,), False),
+        (a.FiltersConfig(count=20000), (3, 16, 16), False),
         (a.CnnConfig(channels=(4, 4, 8, 8), outputs=20000), (3, 16, 16), False),
         (a.ResnetConfig(width=8), (3, 8, 4), False),
         (a.ResnetStemConfig(width=5000), (3, 8, 4), False),
         (a.BagConfig(vocabulary=20000), (12,), True),
         (a.TextConfig(**TEXT, vocabulary=20000), (12,), True),
         (a.TextConfig(**TEXT, layers=200, vocabulary=40), (12,), True),
+        (a.TextConfig(**TEXT, vocabulary=40, trainable="lora", rank=20000), (12,), True),
+        (a.TextConfig(**TEXT, vocabulary=40, positions=20000), (12,), True),
         (a.TextEmbeddingsConfig(**TEXT, vocabulary=20000), (12,), True),
         (
             a.ModuleConfig(path="torch.nn:LazyLinear", arguments={"out_features": 13000}),

@@ -78,7 +78,7 @@ class FileTable:
     def need(self, columns: Sequence[str]) -> None:
         """As of a `KeyedTable`."""
         self._needed = columns
-        self._check(self._held[1])
+        _check_has(self.name, self._held[1], columns)
 
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
         """As of a `KeyedTable`; where a new file is no such table, the rows are those of before."""
@@ -102,11 +102,8 @@ class FileTable:
         frame = frames.read(self._path, self._form)
         place = frames.place_in(self._path, self._form)
         keys = keys_of(frame, self._column, self.name, place)
-        self._check(frame)
-        self._held = {key: row for row, key in enumerate(keys)}, frame
-
-    def _check(self, frame: pl.DataFrame) -> None:
         _check_has(self.name, frame, self._needed)
+        self._held = {key: row for row, key in enumerate(keys)}, frame
 
 
 class DatabaseTable:

@@ -15,6 +15,8 @@ from vertizo.core.memory import available
 
 SHARE = 0.5
 """Of the free memory, what a model's parameters may take; training makes a second copy of them."""
+BESIDE = 2**12
+"""Bytes for a layer's tensor beside its numbers: its Python objects take some 2,000."""
 
 
 @contextmanager
@@ -56,7 +58,7 @@ class _Counted(TorchFunctionMode):
             numbers = math.prod(map(index, sides))
         except TypeError:  # no size, as PyTorch is about to say
             return
-        self.taken += numbers * (dtype or torch.get_default_dtype()).itemsize
+        self.taken += numbers * (dtype or torch.get_default_dtype()).itemsize + BESIDE
         if self.taken > self.most:
             raise MemoryError(
                 f"its parameters take {self.taken / 1e9:,.1f} GB or more, and there is room for "
