@@ -1,25 +1,14 @@
-"""Measured figures in pages, and the results files that hold them.
+"""Measured figures of pages, and the results files that hold them.
 
-A page marks what was measured, a table or sentences, and names the files that hold the figures::
+``docs/figures.yaml`` names the files of each section that has such figures. Looked up in them is
+every number of the section that has a decimal point, a ``±``, a ``%`` or a unit, and every number
+of a table. It must be there as a number, as the mean of several seeds', or, with ``±``, as mean and
+spread of the same ones; in the unit that the page gives it, rounded to the digits shown. Where a
+file has a part named as the row or the column, it must be in that part.
 
-    <!-- figures: private_adult.json worth_adult.json -->
-    … 0.897 ± 0.002 …
-    <!-- end figures -->
-
-``private_adult.json#epsilon-1`` is the part of a file under that key (or ``section.key``), or of
-rows that say so.
-Every number in a block that has a decimal point, a ``±``, a ``%`` or a unit, and every number of a
-table, must be in one of the files: as a number, as the mean of several seeds', or, with ``±``, as
-mean and spread of the same ones; in the unit that the page gives it, rounded to the digits shown.
-Where a file has a part named as the row or the column, it must be in that part. Not looked up are
-code, headers, a table's first column, its columns of settings (*published*, *ε*, *batch*,
-*embedding size*), brackets that begin with *published*, and settings (``ε = 0.1``). More can stand
-in the mark, after semicolons:
-
-* ``1.9 = 2.34 / 1.23``: a figure made of two others, which are in the files;
-* ``quoted 39 11.7``: figures of somebody else;
-* ``seeds``: single seeds' figures count too, where there are several; else only their mean does;
-* ``curves``: the curves of the files count too.
+Not looked up are code, headers, parts that `docs/generate` makes, a table's first column, its
+columns of settings (*published*, *ε*, *batch*, *embedding size*), brackets that begin with
+*published*, and settings (``ε = 0.1``).
 """
 
 from __future__ import annotations
@@ -33,14 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).parent.parent
+MANIFEST = ROOT / "docs" / "figures.yaml"
 FOLDERS = (ROOT / "experiments" / "results", ROOT / "benchmarks" / "results", ROOT / "examples")
 """Of results, and of notebooks, whose outputs are results too."""
 
-BLOCK = re.compile(
-    r"<!-- figures: (?P<mark>[^>]*?) -->(?P<text>.*?)<!-- end figures -->", re.DOTALL
-)
 MADE = re.compile(r"<!-- made: .*?<!-- end -->", re.DOTALL)
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 NOT_READ = re.compile(
     r"""```.*?```|`[^`\n]*`|<!--.*?-->   # code, marks
     |\]\([^)]*\)|\((?:[^()]*;\ )?published[^()]*(?:\([^()]*\)[^()]*)*\)   # links, of papers
@@ -91,16 +82,24 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Block:
-    """What a page marks as measured."""
+class Section:
+    """A section's own text, down to the next heading, and what the manifest says of it."""
 
     page: str
-    names: tuple[str, ...]
-    seeds: bool
-    curves: bool
-    quoted: frozenset[str]
-    formulas: Mapping[str, str]
-    figures: tuple[Figure, ...]
+    name: str
+    text: str
+    line: int
+    """Of the page, where the text begins."""
+    files: tuple[str, ...]
+    also: frozenset[str] = frozenset()
+    """What counts beside means of seeds: ``seeds``, ``curves``."""
+    quoted: frozenset[str] = frozenset()
+    derived: Mapping[str, str] = field(default_factory=dict)
+    """Two numbers of the files and an operator, for each figure that is made of them."""
+
+    @property
+    def figures(self) -> list[Figure]:
+        return [*_figures(self.text, self.line)]
 
 
 @dataclass
@@ -123,26 +122,33 @@ class Numbers:
 # Pages
 
 
-def blocks(page: str, text: str) -> Iterator[Block]:
-    """The blocks of a page that are marked; ValueError where a mark says nothing known."""
-    if text.count("<!-- figures:") != text.count("<!-- end figures -->"):
-        raise ValueError(f"{page}: a mark of figures without its end, or an end without its mark")
-    for match in BLOCK.finditer(text):
-        files, *more = (part.strip() for part in match["mark"].split(";"))
-        quoted: set[str] = set()
-        formulas = {}
-        for part in more:
-            if part.startswith("quoted "):
-                quoted |= set(part.split()[1:])
-            elif " = " in part:
-                formulas[part.partition(" = ")[0]] = part.partition(" = ")[2]
-            elif part not in ("seeds", "curves"):
-                raise ValueError(f"{page}: {part!r} in a mark of figures")
-        first = text.count("\n", 0, match.start("text")) + 1
-        found = tuple(_figures(match["text"], first))
-        names = tuple(files.split())
-        seeds, curves = "seeds" in more, "curves" in more
-        yield Block(page, names, seeds, curves, frozenset(quoted), formulas, found)
+def manifest() -> dict[str, Any]:
+    """For each page its sections: their files, or a text that says why there are none."""
+    content: dict[str, Any] = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
+    return content
+
+
+def parts(text: str) -> Iterator[tuple[str, int, str]]:
+    """Heading, first line and own text of each section of a page, but what is made from code."""
+    text = _blank(MADE, text)
+    heads = [*HEADING.finditer(_blank(FENCE, text))]
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    for head, end in zip(heads, ends, strict=True):
+        yield head[1], text.count("\n", 0, head.start()) + 1, text[head.start() : end]
+
+
+def sections(page: str, text: str, known: Mapping[str, Any]) -> Iterator[Section]:
+    """What of a page has files in ``known``; ValueError where that names no section of it."""
+    found = {name: (line, own) for name, line, own in parts(text)}
+    for name, said in known.items():
+        if name not in found:
+            raise ValueError(f"{page} has no section {name!r}, which docs/figures.yaml names")
+        if isinstance(said, dict):
+            line, own = found[name]
+            derived = dict(each.split(" = ") for each in said.get("derived", ()))
+            quoted, also = (frozenset(said.get(key, ())) for key in ("quoted", "also"))
+            files = tuple(said["files"])
+            yield Section(page, name, own, line, files, also, quoted, derived)
 
 
 def _figures(text: str, first: int) -> Iterator[Figure]:
@@ -195,15 +201,12 @@ def _blank(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda match: re.sub(r"[^\n|]", " ", match[0]), text)
 
 
-def unmarked(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, section and text of what looks like a measured figure, and is in no block."""
-    text = _blank(NOT_READ, _blank(MADE, _blank(BLOCK, text)))
-    section = ""
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("#"):
-            section = line.strip("# ")
-        if match := LOOKS_MEASURED.search(line):
-            yield number, section, match[0]
+def unlisted(text: str, known: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Line, section and text of what looks measured in a section that is none of ``known``."""
+    for name, first, own in parts(text):
+        for number, line in enumerate(_blank(NOT_READ, own).split("\n"), first):
+            if name not in known and (match := LOOKS_MEASURED.search(line)):
+                yield number, name, match[0]
 
 
 LOOKS_MEASURED = re.compile(r"\d ± \d|\d\.\d+ ?%|(?<![\d.])0\.[5-9]\d\d?(?!\d)")
@@ -242,8 +245,11 @@ class Results:
                 raise ValueError(f"{name} has nothing named {' in '.join(reversed(words))}")
         return cls(tuple(found))
 
-    def numbers(self, block: Block, names: Sequence[str] = ()) -> Numbers:
-        """The figures that a mark asks for, of parts of these names where there are any."""
+    def numbers(self, section: Section, names: Sequence[str] = ()) -> Numbers:
+        """The figures that a section may have, of parts of these names where there are any.
+
+        A table, whose cells have names, shows no point of a curve.
+        """
         found = Numbers()
         for content, words in self.files:
             parts: tuple[Any, ...] = (content,)
@@ -251,7 +257,7 @@ class Results:
                 narrower = [part for part in _within(parts, [name]) if isinstance(part, dict)]
                 parts = tuple(narrower) or parts
             for part in _within(parts, words) or _within((content,), words):
-                _read(part, found, block.seeds, block.curves)
+                _read(part, found, "seeds" in section.also, "curves" in section.also and not names)
         return found
 
 
@@ -349,35 +355,30 @@ def _by_seed(rows: Sequence[Any]) -> Iterator[list[float]]:
 # Pages against files
 
 
-def faults(page: str, text: str) -> list[str]:
-    """A line for each figure of the page's blocks that is not in their files."""
-    found = []
-    for block in blocks(page, text):
-        try:
-            results = Results.read(block.names)
-        except ValueError as error:
-            found.append(f"{page}: {error}")
-            continue
-        used = set()
-        everything = results.numbers(block)
-        narrowed: dict[tuple[str, ...], Numbers] = {}
-        for figure in block.figures:
-            if figure.value in block.quoted:
-                used.add(figure.value)
-            elif figure.value in block.formulas:
-                used.add(figure.value)
-                if not _follows(figure, block.formulas[figure.value], everything):
-                    formula = f"{figure.value} = {block.formulas[figure.value]}"
-                    found.append(f"{page}:{figure.line}: {formula} does not hold")
-            else:
-                if figure.names not in narrowed:
-                    narrowed[figure.names] = results.numbers(block, figure.names)
-                if not narrowed[figure.names].has(figure):
-                    files = ", ".join(block.names)
-                    found.append(f"{page}:{figure.line}: {figure.text} is not in {files}")
-        written = {*block.quoted, *block.formulas}
-        found += [f"{page}: {each} of a mark is not in its block" for each in written - used]
-    return found
+def faults(section: Section) -> list[str]:
+    """A line for each figure of the section that is not in its files."""
+    page, found = section.page, []
+    try:
+        results = Results.read(section.files)
+    except ValueError as error:
+        return [f"{page}: {error}"]
+    used = set()
+    everything = results.numbers(section)
+    narrowed: dict[tuple[str, ...], Numbers] = {}
+    for figure in section.figures:
+        used.add(figure.value)
+        if figure.value in section.derived:
+            if not _follows(figure, section.derived[figure.value], everything):
+                formula = f"{figure.value} = {section.derived[figure.value]}"
+                found.append(f"{page}:{figure.line}: {formula} does not hold")
+        elif figure.value not in section.quoted:
+            if figure.names not in narrowed:
+                narrowed[figure.names] = results.numbers(section, figure.names)
+            if not narrowed[figure.names].has(figure):
+                files = ", ".join(section.files)
+                found.append(f"{page}:{figure.line}: {figure.text} is not in {files}")
+    idle = {*section.quoted, *section.derived} - used
+    return found + [f"{page}: {each} is not in its section {section.name!r}" for each in idle]
 
 
 def _follows(figure: Figure, formula: str, known: Numbers) -> bool:
