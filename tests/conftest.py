@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from tests import warm
@@ -15,7 +20,61 @@ from vertizo.studies import processes
 os.environ["OMP_NUM_THREADS"] = "1"  # of all that tests start
 torch.set_num_threads(1)
 
+hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, max_examples=30)
+hypothesis.settings.register_profile("full", deadline=None)
+
 _NUMBERS = itertools.count()
+TIERS = ("full", "fresh", "processes")
+COLLECTED = pytest.StashKey[frozenset[str]]()
+"""Modules that were imported when all tests had been collected."""
+STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""Audit events of a new process, beside ``subprocess.Popen``."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis tries the same few examples in every run of the gate, elsewhere others."""
+    gate = "not full" in config.option.markexpr
+    hypothesis.settings.load_profile("gate" if gate else "full")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep what collecting imported."""
+    session.config.stash[COLLECTED] = frozenset(sys.modules)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a package that is not installed."""
+    for marker in item.iter_markers("needs"):
+        for package in marker.args:
+            if find_spec(package) is None:
+                pytest.skip(f"{package} is not installed")
+
+
+class _Processes:
+    """Lets no test start a process that has no marker for it."""
+
+    def __init__(self) -> None:
+        self.allowed = True
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.allowed:
+            return
+        # Runs ask git for the commit, which takes no time: Python is what starts for seconds.
+        python = event == "subprocess.Popen" and "python" in Path(os.fsdecode(arguments[0])).name
+        if python or event in STARTS:
+            raise RuntimeError("a test of the gate starts a process: mark it full")
+
+
+_PROCESSES = _Processes()
+
+
+@pytest.fixture(autouse=True)
+def _own_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Processes in marked tests alone."""
+    _PROCESSES.allowed = any(request.node.get_closest_marker(tier) for tier in TIERS)
+    yield
+    _PROCESSES.allowed = True
 
 
 @pytest.fixture(autouse=True)

@@ -52,8 +52,7 @@ def port() -> Iterator[int]:
         yield int(held.getsockname()[1])
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.full
 def test_the_compose_file_goes_from_nothing_to_predictions(tmp_path: Path, port: int) -> None:
     """Its entry points and variables; only folders, the port and the host's name are others."""
     pytest.importorskip("nacl")
@@ -156,6 +155,7 @@ def test_the_image_takes_what_is_there_and_runs_as_nobody() -> None:
         settings_of({name: "x"})
 
 
+@pytest.mark.full
 def test_the_probe_says_what_health_says() -> None:
     pytest.importorskip("grpc_health")
     ready = [False]
@@ -198,7 +198,7 @@ def test_the_charts_values_are_those_of_its_schema() -> None:
         assert list(check.iter_errors({**defaults, **wrong})), wrong
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_helm_renders_the_chart(tmp_path: Path) -> None:
     """Where helm is installed."""
     helm = shutil.which("helm")

@@ -37,6 +37,7 @@ def name_of(page: Path) -> str:
 # What is taken from the code
 
 
+@pytest.mark.full
 def test_nothing_that_is_made_has_drifted() -> None:
     for path, text in MADE["files"]():
         fresh = path.exists() and path.read_text(encoding="utf-8") == text
@@ -56,6 +57,7 @@ def test_every_method_has_a_page_with_its_drawing_bytes_and_options() -> None:
         assert re.findall(r"^## (.+)$", text, re.MULTILINE) == sections, name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"label-statistic"}))
 def test_bytes_of_a_page_are_those_that_runs_count(name: str) -> None:
     exchange = MADE["traffic"].exchange
@@ -84,6 +86,7 @@ def test_bytes_are_of_the_run_that_starts_without_a_configuration() -> None:
     assert getattr(config.client.model, "outputs", None) == MADE["traffic"].DIMENSION
 
 
+@pytest.mark.full
 def test_drawings_can_be_read_by_everybody() -> None:
     drawings = sorted(DOCS.rglob("*.svg"))
     assert len(drawings) > len(METHODS)
@@ -192,6 +195,7 @@ def check_command(line: str, whole: bool, commands: dict[tuple[str, ...], Any], 
 KEY = re.compile(r"(?:data|client|server|privacy|codecs|simulation|method)(?:\.[a-z_]+)+")
 
 
+@pytest.mark.full
 def test_keys_in_sentences_exist() -> None:
     tables = [MADE["part"]("configuration"), *(MADE["part"](f"options {name}") for name in METHODS)]
     found = {key for text in tables for key in KEY.findall(text)}
@@ -265,7 +269,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) >= len(PAGES)
@@ -281,7 +285,7 @@ def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
             assert not re.match(r"(?:https?:)?//", address), (sheet.name, address)
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     led_to = {address.partition("#")[0] for address in Links(site / "index.html").pages}
     for page in PAGES:

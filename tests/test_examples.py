@@ -65,11 +65,13 @@ def script(name: str) -> Callable[[], object]:
     return lambda: runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_config(config: Path, train: Train) -> None:
     assert train(config, "epochs=2")["rounds"]
 
 
+@pytest.mark.full
 def test_private_replies_learn_within_their_budget(train: Train) -> None:
     """What the example promises: an exact ε of 8, and clients that beat the frozen ones."""
     config = ROOT / "examples" / "private_replies.yaml"
@@ -82,6 +84,7 @@ def test_private_replies_learn_within_their_budget(train: Train) -> None:
     assert float(str(trained["test_accuracy"])) > float(str(frozen["test_accuracy"])) + 0.3
 
 
+@pytest.mark.full
 def test_own_client_model_is_trained(run: Run) -> None:
     output = run(script("own_client_model.py"))
     trained, frozen = (float(line.split()[-2]) for line in output.splitlines()[:2])
@@ -102,18 +105,10 @@ EXPERIMENTS = [
     *sorted((ROOT / "experiments").glob("*.yaml")),
     *sorted((ROOT / "experiments/peers").iterdir()),
 ]
-LONG = ("imdb_minilm", "narrow_imdb", "wide_imdb")
-"""They tokenise 50,000 reviews first; amazon_minilm, narrow_mnist and wide_mnist go their ways."""
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ())
-        for path in EXPERIMENTS
-    ],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.full
+@pytest.mark.parametrize("config", EXPERIMENTS, ids=lambda path: path.stem)
 def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None:
     root = f"data.root={mnist_root}"
     few = FEW_TEXTS if config.stem.endswith(("imdb", "minilm", "heads", "parts")) else FEW
@@ -122,6 +117,7 @@ def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None
     assert 0 < int(str(rounds)) <= 20  # tangents have their sweeps
 
 
+@pytest.mark.full
 def test_all_methods_of_every_experiment_are_read() -> None:
     for path in EXPERIMENTS:
         assert configuration.load(path, [])

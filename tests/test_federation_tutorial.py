@@ -17,9 +17,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from sklearn.datasets import load_breast_cancer
-from sklearn.metrics import roc_auc_score
 from tests import warm
+from tests.lazy import Lazy
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 from tests.refusals import refused
 
@@ -27,7 +26,10 @@ from vertizo.cli.parties import join, serve
 from vertizo.cli.predict import predict
 from vertizo.core.errors import ConfigError
 
-pytestmark = pytest.mark.processes
+sklearn_datasets = Lazy("sklearn.datasets")
+sklearn_metrics = Lazy("sklearn.metrics")
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
@@ -149,7 +151,7 @@ def expected(line: str, *, exactly: bool) -> str:
 
 def diagnoses() -> dict[str, str]:
     """What each patient has; the names are those of ``make_tables.py``."""
-    whole = load_breast_cancer()
+    whole = sklearn_datasets.load_breast_cancer()
     kinds = ("malignant", "benign")
     return {f"P{7919 * n % 100_003:06d}": kinds[t] for n, t in enumerate(whole.target)}
 
@@ -185,7 +187,7 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     sick = [truth[key] == "malignant" for key in predictions["patient"]]
     # Order and not decisions: with fresh noise, one job in ten moves the boundary by ten patients,
     # while the AUC of 35 jobs was never below 0.93. Rows in another order have one of 0.5 ± 0.09.
-    assert roc_auc_score(sick, predictions["probability_malignant"]) >= 0.85
+    assert sklearn_metrics.roc_auc_score(sick, predictions["probability_malignant"]) >= 0.85
     said = predictions["probability_malignant"] > predictions["probability_benign"]
     assert (said == (predictions["prediction"] == "malignant")).all()
 

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.conftest import COLLECTED
 
 import vertizo
 
@@ -53,6 +54,7 @@ def test_what_is_exported() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.full
 def test_importing_the_package_costs_little_and_a_name_brings_what_it_needs() -> None:
     text = f"""
 import sys, vertizo
@@ -63,23 +65,20 @@ assert "torch" in sys.modules
     subprocess.run([sys.executable, "-c", text], check=True)
 
 
-STARTS = re.compile(
-    r"^(import (subprocess|multiprocessing)|from (subprocess|multiprocessing|tests\.processes) "
-    r"import|from nbclient import)|playwright\.sync_api",
-    re.M,
-)
+HEAVY_FOR_TESTS = {
+    *("fastapi", "mlflow", "nbclient", "nvflare", "optuna", "pandas", "playwright", "ray"),
+    *("scipy.stats", "sklearn", "tensorboard", "transformers", "uvicorn"),
+}
 
 
-def test_what_starts_processes_is_marked() -> None:
-    """It runs in the second stage of ``make check``, a few at a time.
+def test_collecting_imports_nothing_heavy(request: pytest.FixtureRequest) -> None:
+    """Every worker would pay at its start: tests import such packages where they use them."""
+    assert sorted(HEAVY_FOR_TESTS & request.config.stash[COLLECTED]) == []
 
-    By what a module imports; one such test in it at least has the marker.
-    """
-    here = Path(__file__)
-    for path in sorted(here.parent.rglob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        if path != here and STARTS.search(text):
-            assert "pytest.mark.processes" in text, f"{path}: mark what starts processes"
+
+def test_a_test_of_the_gate_starts_no_process() -> None:
+    with pytest.raises(RuntimeError, match="a test of the gate starts a process"):
+        subprocess.run([sys.executable, "-c", ""], check=True)
 
 
 BROKEN = {

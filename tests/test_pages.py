@@ -43,6 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_the_pages_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in block("sh").splitlines():
         vertizo(line, monkeypatch)
@@ -54,6 +55,7 @@ def test_the_pages_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(list(csv.reader(file))) == len(list(csv.reader(records)))
 
 
+@pytest.mark.full
 def test_the_pages_method_keeps_the_contract(folder: Path) -> None:
     exec(block("py"), {})
 
@@ -89,6 +91,7 @@ def test_noise_gives_a_method_that_declares_nothing_no_guarantee(
     assert summary["privacy"].get("epsilon") is None
 
 
+@pytest.mark.full
 def test_every_block_of_the_scikit_learn_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

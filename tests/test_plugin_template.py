@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.full
 
 TEMPLATE = Path(__file__).parents[1] / "examples" / "plugin"
 COMMANDS = {"vertizo": ["-m", "vertizo"], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}

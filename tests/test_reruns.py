@@ -16,7 +16,7 @@ from vertizo.core import kernels
 from vertizo.methods.choice import METHODS
 from vertizo.run.provenance import processor, versions
 
-pytestmark = pytest.mark.processes  # they take a core for a while
+pytestmark = pytest.mark.fresh  # they take a core for a while
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"

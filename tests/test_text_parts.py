@@ -14,10 +14,10 @@ from vertizo.models.text import Spec, Text
 from vertizo.models.torch import wrap
 from vertizo.models.tuning import Tuning, tuned
 
+pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]
+
 FILE = Path(__file__).parent.parent / "experiments" / "text_parts.py"
 PARTS = ("head", "bias", "lora", "all")
-
-pytest.importorskip("transformers")
 
 
 def top(trainable: str) -> Any:

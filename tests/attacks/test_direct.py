@@ -35,6 +35,7 @@ def test_gradients_tell_every_label() -> None:
         assert overheard["guessed"].value >= 0.99, method
 
 
+@pytest.mark.full
 def test_a_scalar_of_a_batch_hardly_tells_any() -> None:
     """In theory 11.5 %: the sign of a sum of 64 nearly independent terms is that of its own with
 
@@ -50,6 +51,7 @@ def test_a_scalar_of_a_batch_hardly_tells_any() -> None:
         assert abs(score.value - 0.1) < 5 * math.sqrt(0.09 / score.count), method
 
 
+@pytest.mark.full
 def test_few_of_czofos_directions_tell_some_and_many_tell_all() -> None:
     limit = "data.limit=384"  # six batches
     few = tried(DirectCurious(), "czofo", "method.num_directions=10")["accuracy"]
@@ -67,6 +69,7 @@ def test_czofos_directions_are_no_eavesdroppers() -> None:
     assert abs(score.value - 0.1) < 0.03
 
 
+@pytest.mark.full
 def test_designed_queries_tell_every_label_they_ask_about() -> None:
     asked = {**dict.fromkeys(FIRST_ORDER, 64), **dict.fromkeys(SCALAR, 4), "czofo": 10}
     assert set(asked) == set(METHODS) - set(ALONG)
@@ -79,6 +82,7 @@ def test_designed_queries_tell_every_label_they_ask_about() -> None:
         assert found["asked"].value == pytest.approx(expected / BATCH, rel=0.1), method
 
 
+@pytest.mark.full
 def test_designed_tangents_tell_most_labels_of_a_small_table_at_once() -> None:
     """16 numbers of one query: five digits each for ten classes, nineteen and more for two."""
     two = ("data.name=breast-cancer", "data.parties=2", "data.split=even")
@@ -105,6 +109,7 @@ def test_under_a_guarantee_designed_tangents_tell_next_to_nothing() -> None:
         assert found.value < found.bound + 5 * math.sqrt(0.25 / 300), method
 
 
+@pytest.mark.full
 def test_random_tangents_of_a_small_table_tell_all_and_of_a_large_one_hardly_any() -> None:
     """As many numbers as a table's unknowns, 60 · 10, determine every record's gradient."""
     for method in ALONG:
@@ -126,6 +131,7 @@ def test_noise_keeps_attacks_below_what_the_guarantee_allows() -> None:
                 assert noised.value > noised.control + 3 * math.sqrt(0.1 / noised.count)
 
 
+@pytest.mark.full
 def test_with_two_classes_a_designed_query_reaches_what_one_reply_allows() -> None:
     """One record a query, its slope at ±C: right with probability Φ(C/σ) = Φ(½), no more.
 

@@ -19,7 +19,7 @@ from vertizo.core.randomness import Stream
 
 
 class TestCompletion:
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_what_gradients_taught_a_client_is_worth_labels(self) -> None:
         """Over two seeds better than the same labels from scratch, by 3 points at the least.
 
@@ -33,6 +33,7 @@ class TestCompletion:
         gains = [each["accuracy"].value - each["accuracy"].control for each in fresh]
         assert abs(statistics.fmean(gains)) < 0.08
 
+    @pytest.mark.full
     def test_one_trained_client(self) -> None:
         score = tried(ModelCompletion(steps=60), "vafl", "epochs=12")["accuracy"]
         assert score.value > score.control + 0.03
@@ -43,6 +44,7 @@ class TestCompletion:
         chosen = few_of_each(labels, 2, Stream.from_seed(0))
         assert sorted(labels[chosen].tolist()) == [0, 0, 1, 1, 2]
 
+    @pytest.mark.full
     def test_the_clients_model_is_left_as_it_was(self) -> None:
         config = setting("trained", "vafl", overrides=["rounds=4"])
         ground = arena.train(config, LABORATORY.data(config))
@@ -54,6 +56,7 @@ class TestCompletion:
 
 
 class TestInversion:
+    @pytest.mark.full
     def test_embeddings_give_features_away_whatever_trains_them(self) -> None:
         for method in ("vafl", "dpzv"):
             found = tried(FeatureInversion(), method, "epochs=4")
@@ -62,6 +65,7 @@ class TestInversion:
             assert decoder.value < 0.5 < decoder.control < 1, method
             assert coalition.value < 0.7 * coalition.control, method
 
+    @pytest.mark.full
     def test_noise_on_embeddings_takes_some_back_and_on_replies_none(self) -> None:
         def decoder(mechanism: str, clip: str, noise_std: str) -> float:
             noise = f"mechanism={mechanism}", f"clip={clip}", f"noise_std={noise_std}"
@@ -91,6 +95,7 @@ class TestInversion:
 
 
 class TestMembership:
+    @pytest.mark.full
     def test_an_overfitted_model_betrays_its_records(self) -> None:
         """150 members, 180 others: the AUC's standard deviation under no leak is 0.032."""
         found = tried(MembershipInference(), "split")

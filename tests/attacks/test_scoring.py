@@ -17,12 +17,14 @@ MATCHING = GradientMatching(exchanges=1, steps=60)
 
 
 class TestScoring:
+    @pytest.mark.full
     def test_the_direction_of_a_gradient_is_the_label_unless_there_is_noise(self) -> None:
         plain = tried(SCORING, "vafl")["direction"]
         assert plain.value > 0.99
         assert abs(plain.control - 0.5) < 0.15
         assert tried(SCORING, "vafl", noise=True)["direction"].value < plain.value - 0.2
 
+    @pytest.mark.full
     def test_a_scalar_of_a_batch_has_no_direction_of_a_record(self) -> None:
         """Nothing near the first-order attack; what is left is held against dealt replies."""
         values = [tried(SCORING, "dpzv", seed=seed)["direction"].value for seed in (0, 1, 2)]
@@ -63,6 +65,7 @@ class TestMatching:
             assert found["others"].value < 0.1, method
         assert tried(MATCHING, "vafl", noise=True)["accuracy"].value < 0.5
 
+    @pytest.mark.full
     def test_a_hidden_layer_is_searched_through(self) -> None:
         """32 equations for each record and one of 10 labels: most are found, by far not by luck."""
         score = tried(MATCHING, "vafl", "epochs=1", place="trained")["accuracy"]

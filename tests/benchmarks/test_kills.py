@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.full
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 

@@ -107,6 +107,7 @@ def side_by_side(setting: Setting) -> Iterator[tuple[Federation, Loop, Known]]:
         yield made, loop, (m, ids, directions, made.server.side.meter.loss / len(ids))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_plain_loop_makes_the_rounds_of_the_house(setting: Setting) -> None:
     rounds = side_by_side(setting)
@@ -170,6 +171,7 @@ def test_jax_makes_the_rounds_of_the_house(setting: Setting) -> None:
     torch.testing.assert_close(table, made.server.side.table.values, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_way_goes_on_by_itself(setting: Setting) -> None:
     data = small_records(setting.shape)

@@ -131,6 +131,7 @@ def test_what_is_wrong_is_said_before_anybody_is_asked(
         refused(words, error, align_table, table, method, never, Console(), match=words)
 
 
+@pytest.mark.full
 def test_who_is_waited_for_is_said(parties: dict[str, Party]) -> None:
     bank = parties["bank"]
     find = as_label_holder("f", ["shop"], nullcontext, bank.console, patience=1.0, every=0.05)

@@ -34,6 +34,7 @@ def write(seed: int) -> None:
     Path("people.csv").write_text("\n".join(["x,z,y", *rows]) + "\n")
 
 
+@pytest.mark.full
 @each("command", list(COMMANDS))
 @pytest.mark.usefixtures("here")
 def test_nothing_goes_on_with_another_table(vertizo: Vertizo, command: str) -> None:

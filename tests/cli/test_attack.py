@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Refuses, Vertizo
 
 from vertizo.attacks.choice import ATTACKS
@@ -34,6 +35,7 @@ def test_json_is_the_last_line(vertizo: Vertizo) -> None:
     assert trials["figures"]["accuracy"]["mean"] == 1.0
 
 
+@pytest.mark.full
 def test_the_table(vertizo: Vertizo) -> None:
     chosen = ("--methods", "vafl,dpzv", "--attacks", "direct-client,gradient-matching")
     result = vertizo("attack", "table", *TINY, *chosen)

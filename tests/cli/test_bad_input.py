@@ -333,6 +333,7 @@ class TestNotes:
             (note,) = self.notes(lines, here, **more)
             assert words in note
 
+    @pytest.mark.full
     def test_they_are_printed_once(self, loans: Callable[..., None], vertizo: Vertizo) -> None:
         loans(table(column("job", lambda _: "cook")))
         result = vertizo("train", "loans.yaml", "--controls", "--json")

@@ -19,7 +19,7 @@ from tests.processes import until
 from vertizo.cli.console import parts, print_table
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     result = vertizo("compare", "--methods", "vafl,split", *tiny, "--out", "both")
     assert (result.code, result.err) == (0, "")
@@ -34,7 +34,7 @@ def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     assert len(list(Path("both").glob("*/*/summary.json"))) == 8
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     command = ("compare", "--methods", "vafl", "--no-controls", *tiny, "--json")
     first = vertizo(*command)
@@ -45,7 +45,7 @@ def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, .
     assert json.loads(first.out)["vafl"]["controls"] == {}
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_second_time_what_was_left_to_the_records_is_what_it_was(vertizo: Vertizo) -> None:
     """Epochs and batch sizes that no key names are in the folder's file."""
     small = ("--set", "data.name=digits", "--set", "data.limit=60", "--set", "rounds=4")
@@ -98,7 +98,7 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads what processes do")
-@pytest.mark.processes
+@pytest.mark.full
 def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     """Even while a child is still importing; the same command goes on afterwards."""
     begun = "import vertizo.__main__ as m; heed = m.heed_ctrl_c; "
@@ -135,7 +135,7 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads which processes there are")
-@pytest.mark.processes
+@pytest.mark.full
 def test_children_end_when_the_command_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=100000", "--out", str(tmp_path / "k")]

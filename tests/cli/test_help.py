@@ -73,7 +73,7 @@ def test_the_list_of_commands_has_whole_lines(vertizo: Vertizo) -> None:
     assert vertizo().out == vertizo("--help").out
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_version(vertizo: Vertizo) -> None:
     result = vertizo("--version")
     assert (result.code, result.out, result.err) == (0, f"vertizo {package.__version__}\n", "")
@@ -82,7 +82,7 @@ def test_version(vertizo: Vertizo) -> None:
     assert (answer.stdout, answer.stderr) == (f"vertizo {package.__version__}\n", "")
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_help_imports_nothing_heavy() -> None:
     modules = imported("--help")
     assert not modules & {*HEAVY, "rich"}
@@ -102,7 +102,7 @@ print(*sys.modules)"""
     assert not set(answer.stdout.split()) & HEAVY, "a command's file imports it for its help"
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_wrong_key_is_refused_before_anything_is_built() -> None:
     for words in ("train", "compare --methods dpzv", "tune", "privacy audit"):
         modules = imported(*words.split(), "--set", "method.nam=x")
@@ -111,7 +111,7 @@ def test_a_wrong_key_is_refused_before_anything_is_built() -> None:
         assert not rooms.intersection(above), words
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_it_takes_a_part_of_a_second() -> None:
     """CPU time, the least of three; on a machine of its own a third of this."""
     for text, most in (("import vertizo", 0.1), (RUN, 0.4)):

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import polars as pl
+import pytest
 from tests.cli.conftest import Refuses, Vertizo, sets
 from tests.failing_disk import disk_below
 
@@ -17,6 +18,7 @@ from vertizo.data.example import table
 from vertizo.run.experiment import Experiment
 
 
+@pytest.mark.full
 def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: Path) -> None:
     made = vertizo("init", "a bank")
     assert (made.code, made.err) == (0, "")

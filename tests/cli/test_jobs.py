@@ -106,6 +106,7 @@ agent north.yaml | is no folder; name the one with certificate.pem"""
     )
 
 
+@pytest.mark.full
 def test_a_folder_has_one_agent(vertizo: Vertizo, stores: dict[str, Store], here: Path) -> None:
     vertizo("certs", "certs", "--member", "north")
     (here / "north.yaml").write_text(MEMBER.replace("certs,", "certs/north,"))

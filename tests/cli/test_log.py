@@ -27,7 +27,7 @@ def objects(text: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_job_says_nothing_that_is_no_object(tmp_path: Path) -> None:
     before = datetime.now(UTC)
     with Job(tmp_path, environment={"VERTIZO_LOG_FORMAT": "json"}) as job:

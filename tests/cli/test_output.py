@@ -19,7 +19,7 @@ def ran(command: list[str], out: IO[bytes]) -> subprocess.CompletedProcess[bytes
     return subprocess.run(words, stdout=out, stderr=subprocess.PIPE, check=False)
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_reader_that_is_gone_and_a_full_disk() -> None:
     for command in ([*PLAN, "--json"], ["schema"]):
         reading, writing = os.pipe()
@@ -68,6 +68,7 @@ def test_settings_of_the_environment_are_in_the_command(monkeypatch: pytest.Monk
     assert command_line() == "vertizo compare a.yaml --set=epochs=1"
 
 
+@pytest.mark.full
 def test_a_run_predicts_as_it_was_trained(
     refuses: Refuses, vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_column_of_strangers_is_said(run: Path, capfd: pytest.CaptureFixture[s
     assert "'long', 'round'; all of them count as missing" in said.err
 
 
+@pytest.mark.full
 def test_what_covers_the_raw_head_is_said(run: Path, vertizo: Vertizo, refuses: Refuses) -> None:
     for arguments, words in (
         ("run --head raw", "run has no raw head: its server.final_head is 'private'"),

@@ -27,6 +27,7 @@ def test_plan_prints_figures_of_mnist(vertizo: Vertizo) -> None:
         assert figure in outcome.out
 
 
+@pytest.mark.full
 def test_plan_as_json(vertizo: Vertizo) -> None:
     found = json.loads(vertizo("privacy", *MNIST, "--server", "private-sgd", "--json").out)
     assert 0.995 <= found["epsilon"] <= 1
@@ -42,6 +43,7 @@ def test_plan_as_json(vertizo: Vertizo) -> None:
     assert found["releases"]["secret"]["sampling"] == 0.02
 
 
+@pytest.mark.full
 def test_plan_warns_where_noise_is_all_there_is(vertizo: Vertizo) -> None:
     """3,600 records with 3 % positives gave an AUC of 0.545 at ε = 1."""
     small = shlex.split("plan --records 3600 --clients 3 --epsilon 1 --delta 1e-5")
@@ -58,6 +60,7 @@ def test_plan_warns_where_noise_is_all_there_is(vertizo: Vertizo) -> None:
     assert "Take tangent" in vertizo("privacy", *large).out
 
 
+@pytest.mark.full
 @each("records", [2, 3, 21, 40])
 def test_plan_rounds_bounds_up(vertizo: Vertizo, records: int) -> None:
     """What is below does not hold: the plan of 21 records, 56.8048, once said 56.8."""
@@ -179,6 +182,7 @@ def test_a_ledger_is_made_used_and_shown(
         assert "no.sqlite" in absent.line
 
 
+@pytest.mark.full
 def test_a_second_ledger_for_the_same_records(vertizo: Vertizo, create: tuple[str, ...]) -> None:
     assert vertizo(*create, "first.sqlite", "c.yaml", "--set", "seed=3").code == 0
     for setting in ("seed=3", "seed=4", "data.limit=40"):
@@ -206,6 +210,7 @@ def test_a_second_ledger_for_the_same_records(vertizo: Vertizo, create: tuple[st
     assert "for all runs together" not in page
 
 
+@pytest.mark.full
 def test_private_labels_beside_a_ledger(vertizo: Vertizo, create: tuple[str, ...]) -> None:
     response = sets("privacy={mechanism: randomised-response, epsilon: 1}", "seed=3")
     assert vertizo(*create, "first.sqlite", "c.yaml", "--set", "seed=3").code == 0
@@ -257,6 +262,7 @@ def test_a_ledger_of_a_label_holder(vertizo: Vertizo, create: tuple[str, ...], h
     assert not (here / "run").exists()
 
 
+@pytest.mark.full
 def test_intrinsic_figures_of_a_run(vertizo: Vertizo, refuses: Refuses) -> None:
     small = sets("epochs=1", "data.limit=100")
     for method in ("czofo", "dpzv"):
@@ -270,6 +276,7 @@ def test_intrinsic_figures_of_a_run(vertizo: Vertizo, refuses: Refuses) -> None:
     refuses("dpzv | 'dpzv'", "privacy", "intrinsic")
 
 
+@pytest.mark.full
 def test_audit_of_a_configuration(vertizo: Vertizo, here: Path, refuses: Refuses) -> None:
     (here / "c.yaml").write_text(
         "{epochs: 1, batch_size: 8, data: {limit: 40, parties: 2}, server: {update: none}, "

@@ -54,6 +54,7 @@ def test_without_a_configuration_a_new_folder_is_made_each_time(
     assert len(list((here / "runs").iterdir())) == 3
 
 
+@pytest.mark.full
 def test_the_closing_table_and_a_folder_as_it_is(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     for name in ("run [bold]", "run[/x]", "[red]run", "a b"):
         result = vertizo("train", *tiny, "--out", name)
@@ -91,6 +92,7 @@ def test_json_where_the_terminal_knows_no_greek(
         assert "μ" in json.loads(raw.getvalue().decode("latin-1"))["privacy"]["words"]
 
 
+@pytest.mark.full
 def test_a_bar_on_a_terminal(
     vertizo: Vertizo, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_bar_on_a_terminal(
         assert word in shown.getvalue()
 
 
+@pytest.mark.full
 def test_a_run_does_not_depend_on_where_it_is_repeated_or_continued(
     vertizo: Vertizo, tiny: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_run_does_not_depend_on_where_it_is_repeated_or_continued(
         assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
 
 
+@pytest.mark.full
 def test_controls_stand_beside_the_run_and_can_be_added_later(
     vertizo: Vertizo, tiny: tuple[str, ...], here: Path
 ) -> None:
@@ -225,7 +229,7 @@ def assert_same(one: Path, two: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.processes
+@pytest.mark.full
 def test_killed_again_and_again_it_ends_with_the_same_numbers(
     name: str, whole: Callable[[str], Path], here: Path, vertizo: Vertizo
 ) -> None:
@@ -251,7 +255,7 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers(
     assert_same(folder, reference / "run")
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
     whole: Callable[[str], Path], here: Path, vertizo: Vertizo
 ) -> None:
@@ -309,6 +313,7 @@ def continued(vertizo: Vertizo, stopped: Outcome) -> Outcome:
     return vertizo("train", *shlex.split(command), "--json")
 
 
+@pytest.mark.full
 def test_stopped_at_any_moment_it_can_be_resumed(
     stopping: Callable[..., Outcome], vertizo: Vertizo, here: Path
 ) -> None:

@@ -33,6 +33,7 @@ def validator(kind: Any) -> Any:
     return jsonschema.Draft202012Validator(found)
 
 
+@pytest.mark.full
 def test_every_file_of_the_project_fits_its_schema() -> None:
     for kind, paths in FILES.items():
         check = validator(kind)
@@ -41,6 +42,7 @@ def test_every_file_of_the_project_fits_its_schema() -> None:
             assert [e.message for e in check.iter_errors(read_yaml(path))] == [], path
 
 
+@pytest.mark.full
 def test_mistakes_do_not() -> None:
     check = validator("train")
     for tree in (
@@ -61,6 +63,7 @@ def test_mistakes_do_not() -> None:
         assert check.is_valid(tree), tree
 
 
+@pytest.mark.full
 def test_texts_come_along(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

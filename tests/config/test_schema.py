@@ -11,6 +11,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.rows import examples
 
 from vertizo.config import former_names, schema
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS, TextConfig, TextRestConfig
@@ -146,7 +147,8 @@ def _arguments(*values: Any) -> dict[str, Any]:
     return {"client": {"model": {"name": "module", "path": "a:b", "arguments": arguments}}}
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.full
+@settings(max_examples=examples(60), deadline=None)
 @given(tree=TREES)
 @example(tree=_arguments("1e3", "-1E5", ".5e1", "1_0e2", "+inf", "12:30", "0x1", "on", "~", "="))
 @example(tree=_arguments("\x85", "a\x85b", "\u2028", "x\u2029"))
@@ -360,6 +362,7 @@ def own_of(settings: ExperimentConfig) -> tuple[str, str, str]:
     return settings.simulation.timing, settings.server.update, settings.codecs.up.name
 
 
+@pytest.mark.full
 def test_what_is_left_out_a_method_decides_wherever_it_was_named(load: Load) -> None:
     for method, own in OWN.items():
         found = [

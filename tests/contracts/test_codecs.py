@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.rows import each
+from tests.rows import each, examples
 
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.chain import Chain
@@ -75,14 +75,14 @@ BATCHES = arrays.arrays(np.float32, SHAPES, elements=NORMAL)
 
 
 @given(numbers=BATCHES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_an_array_comes_back_in_shape_and_nearly_as_it_was(numbers: np.ndarray) -> None:
     for case in CASES.values():
         comes_back(case.codec, numbers, case.error)
 
 
 @given(data=st.binary(max_size=64), shape=st.lists(st.integers(0, 2**31 - 1), max_size=3))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_any_bytes_for_any_shape_decode_or_are_refused(data: bytes, shape: list[int]) -> None:
     for case in CASES.values():
         decodes_or_refuses(case.codec, memoryview(data), tuple(shape))
@@ -90,7 +90,7 @@ def test_any_bytes_for_any_shape_decode_or_are_refused(data: bytes, shape: list[
 
 @given(content=st.binary(min_size=2048, max_size=2048), shape=SHAPES)
 @example(content=bytes(2048), shape=(2, 3, 4))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_bytes_of_the_right_size_decode_or_are_refused(
     content: bytes, shape: tuple[int, ...]
 ) -> None:
@@ -105,7 +105,7 @@ def test_every_codec_keeps_the_contract(name: str) -> None:
 
 
 @given(numbers=arrays.arrays(np.float32, 50, elements=NORMAL))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_signs_of_gain_1_keep_the_length_of_a_step_along_any_array(numbers: np.ndarray) -> None:
     array = torch.from_numpy(numbers).view(5, 10)
     for codec in (Sign(gain="one"), Sign(gain="one", scale="array")):

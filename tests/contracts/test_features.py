@@ -9,12 +9,13 @@ so that what still differs in the sums behind it was carried there without noise
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from tests import federations as fed
-from tests.rows import each
+from tests.rows import each, pairs
 from torch import Tensor
 
 from vertizo.methods.choice import METHODS
@@ -82,12 +83,14 @@ def cases() -> Iterator[str]:
     yield "tangent orthonormal / none"
 
 
-@each("model", {"line": LINE, "bent": BENT})
-@each("case", [*cases()])
+MODELS = {"line": LINE, "bent": BENT}
+
+
+@each("case, model", [*product(cases(), MODELS)], gate=pairs(cases(), MODELS)[::2])
 def test_what_is_covered_is_not_carried(case: str, model: str) -> None:
     whole, _, update = case.partition(" / ")
     method, _, directions = whole.partition(" ")
-    client = {"line": LINE, "bent": BENT}[model]
+    client = MODELS[model]
     more = {"server.update": update, **(PRIVATE if update != "none" else {})}
     if directions:
         more["method.directions"] = directions

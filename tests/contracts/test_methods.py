@@ -29,7 +29,10 @@ LOGITS = ["label-statistic"]
 """Methods whose clients send as many numbers as there are classes, and learn by themselves."""
 
 
-@each("method, timing", [pair for pair in PAIRS if pair[0] not in LOGITS])
+TRAINED = [pair for pair in PAIRS if pair[0] not in LOGITS]
+
+
+@each("method, timing", TRAINED, gate=list(dict(TRAINED).items()))
 def test_clients_are_trained(method: str, timing: str) -> None:
     """Held against the same run with clients that stay as they were initialised."""
     found = {}
@@ -119,10 +122,12 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_keeps_the_contract(method: str) -> None:
-    check_method(method)
+@pytest.mark.parametrize("pairwise", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_every_method_keeps_the_contract(method: str, pairwise: bool) -> None:
+    check_method(method, pairwise=pairwise)
 
 
+@pytest.mark.full
 @each("method, options", VARIANTS)
 def test_variants_keep_what_hangs_on_them(method: str, options: dict[str, Any]) -> None:
     """How slopes are clipped can be said where they are."""

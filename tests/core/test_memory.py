@@ -37,7 +37,7 @@ print(*faults)
 """
 
 
-@pytest.mark.processes
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is asked")
 @pytest.mark.parametrize(("kept", "large"), [("FRUGAL", False), ("LARGE", True)])
 def test_the_same_pages_come_back(kept: str, large: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tests.rows import examples
 
 from vertizo.core.randomness import Stream, generator
 
@@ -23,7 +24,7 @@ def test_same_seed_and_name_give_the_same_draws() -> None:
     assert np.array_equal(a.generator(3).random(50), b.generator(3).random(50))
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_draws_do_not_depend_on_the_process() -> None:
     code = "from vertizo.core.randomness import Stream as S; "
     code += "print(S.from_seed(5).child('a', 1).seed(3))"
@@ -43,7 +44,7 @@ def test_nothing_is_consumed() -> None:
     assert stream.generator(7).random() == stream.generator(7).random()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(one=NAME, other=NAME)
 @example(one=["a", "b"], other=["a\x1fstr:b"])
 @example(one=["client", 0], other=["client", 1])

@@ -173,7 +173,7 @@ def test_entry_points_are_offered(
     assert "mine" in capsys.readouterr().out
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_wrong_key_is_refused_without_pytorch() -> None:
     script = """
 import sys

@@ -40,7 +40,7 @@ def test_no_module_of_unix_is_imported_beside_the_one_place() -> None:
     assert not found, f"{found}: use vertizo.core.system"
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_without_locks_runs_are_trained_and_ledgers_refused(tmp_path: Path) -> None:
     sets = [
         word

@@ -9,8 +9,10 @@ import numpy as np
 import polars as pl
 import torch
 from tests.data.refusals import refused
+from tests.lazy import Lazy
 from tests.rows import each
 
+import vertizo as vz
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError, UserError
 from vertizo.core.randomness import Stream
@@ -20,8 +22,9 @@ from vertizo.data.options import DataConfig
 from vertizo.data.party_table import Choice, OwnTable
 from vertizo.data.prepare import prepare
 from vertizo.run.coverage import STRATIFIED
-from vertizo.run.estimators.vertical import VerticalClassifier
 from vertizo.run.experiment import Experiment
+
+pd = Lazy("pandas")
 
 ROOT = Stream.from_seed(3)
 RARE = np.random.default_rng(0).permutation([1] * 30 + [0] * 970)
@@ -163,11 +166,10 @@ def test_a_choice_validates_on_the_share_that_was_agreed_to() -> None:
 
 
 def test_an_estimator_validates_on_the_newest() -> None:
-    import pandas as pd
 
     x = np.random.default_rng(1).permutation(200)
     frame = pd.DataFrame({"x": x, "z": x % 5, "day": np.datetime64("2021-01-01") + x})
     config = {"data": {"time": "day"}, "epochs": 1}
-    model = VerticalClassifier({"a": ["x"], "b": ["z"]}, config=config, random_state=0)
+    model = vz.VerticalClassifier({"a": ["x"], "b": ["z"]}, config=config, random_state=0)
     model.fit(frame, RARE[:200])
     assert model.predict(frame).shape == (200,)

@@ -141,6 +141,7 @@ FORMS: dict[str, Callable[[pl.DataFrame, Path], Path]] = {
 }
 
 
+@pytest.mark.full
 @each("one, other", ((a, b) for a in FORMS for b in FORMS))
 def test_a_model_of_one_file_knows_the_other(tmp_path: Path, one: str, other: str) -> None:
     """Raw records, labels among them, are the same numbers; no note says otherwise."""

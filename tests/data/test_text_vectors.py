@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.data.datasets.test_reviews import imdb, write
 from tests.data.refusals import refused
+from tests.lazy import Lazy
 from torch import Tensor
 
 from vertizo.config.schema import parse
@@ -19,7 +20,8 @@ from vertizo.data.prepare import prepare
 from vertizo.data.text_vectors import encoded
 from vertizo.models import text
 
-transformers = pytest.importorskip("transformers")
+transformers = Lazy("transformers")
+pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.refusals import refused
+from tests.rows import examples
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
@@ -94,7 +95,7 @@ SIZES = st.tuples(st.integers(1, 7), st.integers(1, 7), st.integers(1, 2))
 
 
 class TestPieces:
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     @given(
         SIZES, st.sampled_from(["rows", "patches", "halves", "sides", "even"]), st.integers(1, 12)
     )
@@ -117,7 +118,7 @@ class TestPieces:
         assert sorted(everything) == sorted(numbers([pooled.train]))
         assert sorted(numbers(parts(data, "test"))) == sorted(numbers([pooled.test]))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
     def test_strips_reassemble_the_image_and_the_last_takes_the_remainder(
         self, height: int, width: int, parties: int
@@ -269,7 +270,7 @@ class TestCombinations:
 
 
 class TestValidation:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(st.floats(0, 0.9), st.none() | st.integers(2, 40), st.integers(0, 3))
     def test_validation_and_training_share_no_record(
         self, share: float, limit: int | None, seed: int

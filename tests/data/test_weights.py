@@ -128,6 +128,7 @@ def test_unknown_classes_are_refused(changes: dict[str, Any], words: str) -> Non
     refused(words, ConfigError, federations.build, "dpzv", None, keys, match=words)
 
 
+@pytest.mark.full
 @each("method", list(METHODS))
 def test_every_method_tells_as_much_more_of_a_record_as_it_weighs(
     method: str, monkeypatch: pytest.MonkeyPatch

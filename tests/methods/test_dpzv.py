@@ -82,6 +82,7 @@ def test_a_client_asks_on_both_sides_and_moves_along_the_same_directions(
         assert few or all(not torch.allclose(u, other) for other in seen[:i])
 
 
+@pytest.mark.full
 @each("law", LAWS)
 def test_many_directions_approach_the_gradient(law: Any) -> None:
     method = Dpzv(smoothing=0.01, directions=law)
@@ -123,6 +124,7 @@ def with_signs(path: Path, seed: int, control: str) -> dict[str, float]:
     return dict(federation.server.score("test"))
 
 
+@pytest.mark.full
 @each("seed", [0, 1, 2])
 def test_a_client_without_gradients_is_trained(tmp_path: Path, seed: int) -> None:
     """Its derivative is zero almost everywhere; the server alone explains little of the result."""

@@ -113,6 +113,7 @@ def test_a_client_moves_by_the_difference_of_the_two_losses(law: Any, momentum: 
         assert torch.allclose(model.parameters, before - 0.1 * velocity, atol=2e-4)
 
 
+@pytest.mark.full
 @each(
     "method",
     [

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from tests import deployments, federations
+from tests.lazy import Lazy
 from tests.rows import each
 from torch import Tensor
 
@@ -25,6 +25,8 @@ from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.protocol.messages import Query
 from vertizo.run.federation import build
+
+sklearn_linear = Lazy("sklearn.linear_model")
 
 PEOPLE: dict[str, Any] = {
     "seed": 3,
@@ -64,7 +66,7 @@ def test_the_fit_is_logistic_regression_on_one_statistic(classes: int) -> None:
     method.tell(side, 0, features, method.answered(query, released, 0.0).values)
     found = side.model(features)
     rows = side.model.tangents(method.chosen(side, 0, features), features)
-    other = LogisticRegression(C=1e9, max_iter=5000, tol=1e-9)
+    other = sklearn_linear.LogisticRegression(C=1e9, max_iter=5000, tol=1e-9)
     other.fit(features.numpy(), labels.numpy(), sample_weight=_weights(rows).double().numpy())
     wanted = torch.from_numpy(other.predict_proba(features.numpy()))
     logits = torch.cat([torch.zeros_like(found), found], 1) if classes == 2 else found

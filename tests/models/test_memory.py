@@ -17,13 +17,14 @@ LINUX = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full
 @LINUX
 @pytest.mark.parametrize(
     "name",
     [
         "mlp",
-        pytest.param("embeddings", marks=pytest.mark.slow),
-        pytest.param("transformer", marks=pytest.mark.slow),
+        pytest.param("embeddings", marks=pytest.mark.full),
+        pytest.param("transformer", marks=pytest.mark.full),
     ],
 )
 def test_dpzv_takes_the_memory_of_inference(name: str) -> None:
@@ -37,7 +38,7 @@ def test_dpzv_takes_the_memory_of_inference(name: str) -> None:
     assert peaks["vafl"] >= 1.8 * peaks["inference"], peaks
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @LINUX
 @pytest.mark.parametrize("name", ["mlp-1e8", "transformer-1e8"])
 def test_so_does_a_client_of_a_hundred_million(name: str) -> None:

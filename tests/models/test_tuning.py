@@ -19,7 +19,8 @@ from vertizo.models.text import Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 from vertizo.models.tuning import Tuning, tuned
 
-pytest.importorskip("transformers")
+pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]
+
 
 HEAD = 5 * VECTOR + 5
 BLOCK = {"all": 872, "bias": 11 * VECTOR, "lora": 2 * 2 * 3 * VECTOR}

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import torch
-from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
+from tests.lazy import Lazy
 
 from vertizo.network import frames
 from vertizo.network.authority import issue
@@ -23,6 +23,8 @@ from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query, Reply, Upload, WirePurpose
+
+sklearn_datasets = Lazy("sklearn.datasets")
 
 CODEC = NoCompression()
 POINTS, DIM = 2, 4
@@ -120,7 +122,7 @@ NAMES = ("lab", "clinic")
 
 def write_tables(folder: Path, own: Mapping[str, Sequence[str]], known: int) -> None:
     """Parties' tables of the same people, each in an order of its own, and of new people."""
-    whole = load_breast_cancer()
+    whole = sklearn_datasets.load_breast_cancer()
     frame = pl.DataFrame(whole.data, schema=[f"x{n}" for n in range(30)]).with_columns(
         pl.Series("key", range(1000, 1000 + len(whole.target))),
         pl.Series("diagnosis", [CLASSES[int(y == 0)] for y in whole.target]),

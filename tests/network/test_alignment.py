@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from tests import deployments as dep
 from tests.deployments import DirectChannel
 from tests.network.by_hand import over_grpc
+from tests.rows import examples
 
 from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
@@ -198,12 +199,13 @@ ODD = {"é", "e\u0301", " ", "\x00", "\x00\x00", "日本", "🙂", "a\nb", "x" *
 @given(st.lists(st.sets(texts, max_size=12), min_size=2, max_size=4), st.sampled_from(METHODS))
 @example([ODD | {"mine"}, ODD | {"its"}], METHODS[0])
 @example([ODD | {"mine"}, ODD | {"its"}], METHODS[-1])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_any_text_is_a_key(drawn: list[set[str]], method: Method) -> None:
     own, *others = [{*keys, "shared"} for keys in drawn]
     agree(own, {f"m{i}": keys for i, keys in enumerate(others)}, method)
 
 
+@pytest.mark.full
 def test_large_sets_travel_in_pieces() -> None:
     bounds = {"hashed": (2 * PIECE + 100, PIECE, 3 * PIECE + 1), "private": (PIECE + 5, 7, PIECE)}
     for method in METHODS:
@@ -349,6 +351,7 @@ def test_an_outcome_is_for_one_set_and_asks_that_come_late_change_nothing() -> N
         assert service.wait(patience=20.0).fingerprint == found.fingerprint
 
 
+@pytest.mark.full
 def test_a_member_may_begin_again_before_there_is_an_outcome() -> None:
     with serving(["x", "y"], members=["a", "b"]) as service, ThreadPoolExecutor(2) as pool:
         say = started(service, "a", ["x"])  # and is cut off
@@ -462,7 +465,7 @@ ASKS = (
     place=st.integers(0, 200),
     byte=st.integers(0, 255),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_garbage_is_refused_in_a_line_and_a_byte_off_does_no_harm(
     thrown_at: AligningService, garbage: bytes, frame: bytes, place: int, byte: int
 ) -> None:
@@ -524,6 +527,7 @@ def test_a_party_without_the_keys_that_it_sent_fails_for_all() -> None:
         assert "the parties did not arrive at the same records" in str(error)
 
 
+@pytest.mark.full
 def test_who_does_not_come_is_named() -> None:
     seen: list[dict[str, str]] = []
     with serving(["x"], members=["a", "b", "c"]) as service, ThreadPoolExecutor(1) as pool:

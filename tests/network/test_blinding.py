@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.deployments import DirectChannel
 from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, take_part
+from tests.rows import examples
 
 from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
 from vertizo.network.alignment.blinding import (
@@ -123,7 +124,7 @@ def test_a_library_with_another_map_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @given(st.sets(st.text(max_size=4), max_size=20), st.randoms())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_either_order_gives_the_same_points(keys: set[str], order: random.Random) -> None:
     one, other, mine = Curve(NAME), Curve(NAME), sorted(keys)
     theirs = order.sample(mine, len(mine))
@@ -165,7 +166,7 @@ def test_points_of_small_order_and_numbers_written_otherwise_are_refused() -> No
 @example(2)  # of the twist
 @example(9)  # X25519's base point
 @example(PRIME - 2)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_bytes_are_refused_or_multiplied_as_x25519_says(number: int) -> None:
     curve = Curve(NAME)
     if number >= PRIME or number in SMALL:

@@ -65,6 +65,7 @@ def test_a_second_job_on_the_same_people_does_not_begin(tmp_path: Path) -> None:
         serve(job(tmp_path, "second", ledger))
 
 
+@pytest.mark.full
 def test_jobs_without_a_guarantee_need_no_ledger(tmp_path: Path) -> None:
     serve(job(tmp_path, "first"))
     serve(job(tmp_path, "plain", server={"update": "sgd"}, privacy={}))
@@ -92,6 +93,7 @@ def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
         serve(job(tmp_path, "third"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("update", ["none", *PRIVATE])
 def test_a_job_on_a_ledger_for_several_takes_no_more_than_it_states(
     update: str, tmp_path: Path
@@ -132,6 +134,7 @@ def test_a_job_whose_checkpoint_is_gone_is_not_begun_anew(tmp_path: Path) -> Non
     assert DurableLedger.inspect(tmp_path / "first" / "ledger.sqlite").steps == steps
 
 
+@pytest.mark.full
 def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
     serve(job(tmp_path, "first"))
     ledger = tmp_path / "further.sqlite"
@@ -153,6 +156,7 @@ def test_a_trial_has_no_budget(tmp_path: Path) -> None:
         charged_data(dep.serve_config(tmp_path, **dep.PRIVATE))
 
 
+@pytest.mark.full
 def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:
     """Whatever the file is called, and whatever else is in it."""
     people = [f"p{number:03}" for number in range(60)]

@@ -244,7 +244,7 @@ builders:
 """
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_kit_that_flare_provisions_is_good_for_both_sides(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="nvflare is not installed")
     (tmp_path / "project.yml").write_text(PROJECT)

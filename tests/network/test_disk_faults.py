@@ -143,6 +143,7 @@ def occasions(seen: Mapping[Site, int], party: str) -> list[tuple[Site, int]]:
     return [(site, time) for site in mine for time in sorted({1, seen[site]})]
 
 
+@pytest.mark.full
 @each("party", ["run", "lab"])
 def test_each_file_on_a_full_disk(
     party: str, tables: Path, whole: tuple[dict[str, Any], Disk], tmp_path: Path
@@ -157,7 +158,7 @@ def test_each_file_on_a_full_disk(
         check_fault(tables, tmp_path / str(number), expected, site, time, errno.ENOSPC)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @each("number", [errno.ENOSPC, errno.EIO])
 @each("party", ["run", "lab"])
 def test_each_write_on_a_disk_that_fails(
@@ -189,6 +190,7 @@ def ended(tables: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 @each("party", ["run", "lab"])
 def test_a_checkpoint_that_lacks_a_field_is_told_in_a_line(
     party: str, tables: Path, ended: Path
@@ -254,6 +256,7 @@ def test_a_table_that_lost_a_column_is_told_in_a_line(tables: Path, ended: Path)
         assert service.stage().startswith("over")
 
 
+@pytest.mark.full
 @each("party", ["run", "lab"])
 def test_who_lost_the_end_of_a_journal_is_told_what_can_be_done(
     party: str, tables: Path, whole: tuple[dict[str, Any], Disk], tmp_path: Path

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 import torch
 from tests import deployments as dep
 from tests.network.by_hand import leave
@@ -117,6 +118,7 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
     return house
 
 
+@pytest.mark.full
 def test_a_label_holder_killed_during_evaluations_scores_what_it_would_have(
     tmp_path: Path,
 ) -> None:
@@ -190,6 +192,7 @@ def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:
     assert {f"validation_{name}": value for name, value in found.items()}.items() <= best.items()
 
 
+@pytest.mark.full
 @each("name", SETTINGS)
 def test_deaths_change_no_evaluation(name: str, tmp_path: Path) -> None:
     keys = {**SETTINGS[name], "evaluate_every": 3}

@@ -172,7 +172,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@each("name", SETTINGS)
+@each("name", SETTINGS, gate=["synchronous"])
 def test_deaths_change_nothing(name: str, tmp_path: Path) -> None:
     house = run_house(tmp_path, dep.serve_config(tmp_path, **SETTINGS[name]), seed=1, deaths=20)
     assert house.deaths >= 10
@@ -211,6 +211,7 @@ def deadly(seed: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.full
 @each("seed", range(3))
 def test_deaths_at_the_worst_moments_charge_nothing_twice(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -249,6 +249,7 @@ def refused(made: Path, port: int, credentials: Credentials, **options: object) 
     return line
 
 
+@pytest.mark.full
 def test_only_members_with_a_certificate_of_today_are_let_in(echo: Echo, made: Path) -> None:
     good = unchecked(made / "one" / "holder", "holder")
     other = unchecked(made / "other" / "bank", "bank")
@@ -273,6 +274,7 @@ def test_only_members_with_a_certificate_of_today_are_let_in(echo: Echo, made: P
     assert echo.left == []
 
 
+@pytest.mark.full
 def test_a_member_cannot_pose_as_the_server(
     echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +424,7 @@ def test_what_is_too_long_ends_its_own_stream_only(echo: Echo, made: Path) -> No
         assert bank.ask(b"3") == b"3"
 
 
+@pytest.mark.full
 def test_a_rate_is_kept_by_waiting(echo: Echo, made: Path) -> None:
     """Each member has one of its own, whatever connection it comes by."""
     with serve(echo, made, rate=20) as server:
@@ -471,6 +474,7 @@ def test_a_fault_in_the_service_does_not_end_the_server(
 # --- connections that break
 
 
+@pytest.mark.full
 def test_an_ask_survives_a_restart_of_the_server(echo: Echo, made: Path) -> None:
     told: list[str] = []
     with serve(echo, made) as server, channel(made, server.port, on_trouble=told.append) as bank:
@@ -585,6 +589,7 @@ def test_a_second_connection_takes_the_place_of_the_first(echo: Echo, made: Path
     assert echo.left == ["bank"]
 
 
+@pytest.mark.full
 def test_a_dead_server_is_noticed(echo: Echo, made: Path) -> None:
     """The connection stays open, but nothing comes through any more."""
     told: list[str] = []
@@ -603,6 +608,7 @@ def test_a_dead_server_is_noticed(echo: Echo, made: Path) -> None:
     assert told
 
 
+@pytest.mark.full
 def test_a_long_answer_outlives_many_signs_of_life(echo: Echo, made: Path) -> None:
     told: list[str] = []
     with (
@@ -651,6 +657,7 @@ def test_what_speaks_no_tls_is_told_apart(made: Path) -> None:
     assert "does not speak TLS" in line
 
 
+@pytest.mark.full
 def test_a_large_ask_goes_through(made: Path) -> None:
     service = Echo(largest_ask=300 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

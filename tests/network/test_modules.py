@@ -90,6 +90,7 @@ def test_a_member_is_told_that_replies_carry_noise(tmp_path: Path) -> None:
         dep.served(tmp_path, config, members(tmp_path, Whole))
 
 
+@pytest.mark.full
 @each("method", ["dpzv", "vafl"])
 def test_a_members_module_that_fails_ends_in_a_line(method: str, tmp_path: Path) -> None:
     config = dep.serve_config(tmp_path, method={"name": method}, epochs=9)
@@ -97,6 +98,7 @@ def test_a_members_module_that_fails_ends_in_a_line(method: str, tmp_path: Path)
         dep.served(tmp_path, config, members(tmp_path, Failing))
 
 
+@pytest.mark.full
 def test_a_label_holders_module_that_fails_ends_in_a_line(tmp_path: Path) -> None:
     server = module(Failing, inputs=16, outputs=10)
     config = dep.serve_config(tmp_path, server=server, epochs=9)

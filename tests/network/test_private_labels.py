@@ -33,6 +33,7 @@ def job(folder: Path, name: str = "server", **privacy: Any) -> ServeConfig:
     return config
 
 
+@pytest.mark.full
 @each("privacy", [RESPONSE, TEACHER])
 def test_they_are_made_once_whoever_dies(
     privacy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """Real processes, killed at random: a job goes on as if nothing had been.
 
-Everything here is on loopback. The long tests are marked slow: a process takes seconds to start.
+Everything here is on loopback. `tests.test_real_processes` has the one such job of the gate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.full
 
 PEM = ("authority", "certificate", "key")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
@@ -70,7 +70,6 @@ def test_killed_processes_charge_every_query_once(tmp_path: Path) -> None:
         assert_charged_once(job)
 
 
-@pytest.mark.slow
 @each(
     "deaths, timing",
     [
@@ -89,7 +88,6 @@ def test_who_is_killed_again_and_again_is_charged_once(
         assert_charged_once(job)
 
 
-@pytest.mark.slow
 @each("timing", ["asynchronous", "synchronous"])
 def test_after_twenty_deaths_all_parameters_are_as_if_nobody_had_died(
     timing: str, tmp_path: Path
@@ -110,7 +108,6 @@ def test_after_twenty_deaths_all_parameters_are_as_if_nobody_had_died(
             job.assert_ended_as(simulated)
 
 
-@pytest.mark.slow
 def test_connections_cut_in_the_middle_of_messages_change_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     client = {"model": {"hidden": [8], "outputs": 512}}
@@ -161,7 +158,6 @@ def stranger(job: Job, name: str, certificates: Path) -> Party:
     return Party(command, log, job.environment)
 
 
-@pytest.mark.slow
 def test_strangers_are_turned_away_in_a_line_and_disturb_nobody(running: Job) -> None:
     folder, server = running.folder, f"127.0.0.1:{running.port}"
     issue(folder / "certs", None, ["mallory"], [], 1)
@@ -198,7 +194,6 @@ def test_strangers_are_turned_away_in_a_line_and_disturb_nobody(running: Job) ->
     running.assert_ended_as(running.replayed())
 
 
-@pytest.mark.slow
 def test_nobody_can_speak_for_another_member(running: Job) -> None:
     for member in MEMBERS:
         running.goes_on(member, 3)
@@ -226,7 +221,6 @@ def test_nobody_can_speak_for_another_member(running: Job) -> None:
     running.assert_ended_as(running.replayed())
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not FAKETIME.is_file(), reason="libfaketime is not installed")
 def test_the_time_of_day_means_nothing_to_a_job(tmp_path: Path) -> None:
     """The label holder's clock jumps by hours and days, and beyond what certificates hold."""
@@ -260,7 +254,6 @@ def test_the_time_of_day_means_nothing_to_a_job(tmp_path: Path) -> None:
         job.assert_ended_as(job.replayed())
 
 
-@pytest.mark.slow
 def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(running: Job) -> None:
     for name in (SERVER, "north"):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -277,7 +270,6 @@ def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(running: Job) ->
     running.assert_ended_as(running.replayed())
 
 
-@pytest.mark.slow
 def test_members_that_lost_patience_go_on_another_day(tmp_path: Path) -> None:
     with Job(tmp_path, join={"patience": 3.0}, epochs=100, batch_size=8, **dep.IN_STEP) as job:
         job.start(SERVER)
@@ -296,7 +288,6 @@ def test_members_that_lost_patience_go_on_another_day(tmp_path: Path) -> None:
         job.assert_ended_as(job.replayed())
 
 
-@pytest.mark.slow
 def test_a_server_that_comes_back_is_asked_soon(tmp_path: Path) -> None:
     """Prints how soon; a machine that has much else to do has no figures worth a test."""
     with Job(tmp_path, epochs=200, batch_size=8, **dep.IN_STEP) as job:

@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from tests.network.test_grpc import Echo
 from tests.refusals import refused
 
@@ -44,6 +45,7 @@ def rotating(folder: Path, *, serving: bool, told: list[str]) -> tuple[Credentia
     return first, Rotation(folder, first, serving=serving, tell=told.append)
 
 
+@pytest.mark.full
 def test_a_running_server_takes_up_a_new_certificate(tmp_path: Path) -> None:
     told: list[str] = []
     ends = datetime.now(UTC) + timedelta(seconds=SOON)
@@ -67,6 +69,7 @@ def test_a_running_server_takes_up_a_new_certificate(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in told] == ["a new certificate is in use"]
 
 
+@pytest.mark.full
 def test_a_member_shows_its_new_certificate_when_it_connects_again(tmp_path: Path) -> None:
     told: list[str] = []
     ends = datetime.now(UTC) + timedelta(seconds=SOON)

@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 import torch
 from pydantic import ValidationError
-from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
 from tests.deployments import DirectChannel, GoneError
+from tests.lazy import Lazy
 from tests.network.by_hand import NAMES, holder_config, member
 from tests.refusals import refused
 from tests.rows import each
@@ -31,6 +31,8 @@ from vertizo.network.predicting import NewRecords, PredictingService, help_predi
 from vertizo.network.serving import FederationService
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
+
+sklearn_datasets = Lazy("sklearn.datasets")
 
 TIMINGS = ("synchronous", "asynchronous")
 
@@ -120,6 +122,7 @@ def test_a_job_goes_on_without_a_silent_member_where_it_may(
     assert served.finished.is_set()
 
 
+@pytest.mark.full
 @each("timing", TIMINGS)
 def test_a_job_waits_for_a_silent_member_and_names_it(
     timing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,7 +264,9 @@ def test_tables_of_real_parties_train_and_predict(head: Head, tables: Path, trai
     assert dep.together([partial(help_with, name) for name in NAMES], 20) == [69, 69]
     assert predicting.finished.wait(1)
     logits = predicting.logits()
-    truth = torch.from_numpy(load_breast_cancer().target[500:])  # 0 is malignant, our class 1
+    truth = torch.from_numpy(
+        sklearn_datasets.load_breast_cancer().target[500:]
+    )  # 0 is malignant, our class 1
     by_key = torch.tensor([int(key) - 1500 for key in records.keys])
     correct = (logits.argmax(1) == 1 - truth[by_key]).double().mean()
     assert correct > 0.9

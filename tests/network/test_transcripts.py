@@ -77,7 +77,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@each("name", SETTINGS)
+@each("name", SETTINGS, gate=list(SETTINGS)[:2])
 def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_path: Path) -> None:
     config = dep.serve_config(tmp_path, **SETTINGS[name])
     with FederationService(config) as service, dep.ticking(service):
@@ -115,7 +115,7 @@ def test_what_noise_hangs_on_is_told_in_trials_alone(tmp_path: Path) -> None:
     assert "digest" not in json.loads(settings_of(config, trial=False))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
     config = dep.serve_config(
         tmp_path,

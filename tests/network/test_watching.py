@@ -84,6 +84,7 @@ def test_prometheus_reads_what_is_there() -> None:
         scraped(port)
 
 
+@pytest.mark.full
 def test_health_follows_what_it_is_of() -> None:
     ready = [False]
     with health_at("127.0.0.1:0", lambda: ready[0]) as port:
@@ -150,7 +151,7 @@ def test_who_is_no_member_is_counted_and_certificates_are_dated(tmp_path: Path) 
         assert abs(server.seen["bank"] - ends) < timedelta(hours=2)
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_jobs_figures_are_those_of_its_folder(tmp_path: Path) -> None:
     """Read while the job goes on; the last ones are held against what the job says at its end."""
     ports = {name: (free_port(), free_port()) for name in (SERVER, "north")}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from tests.lazy import Lazy
+from tests.rows import examples
 
 from vertizo.core.randomness import Stream
 from vertizo.party.batches import Batches
 
+stats = Lazy("scipy.stats")
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+
+@settings(max_examples=examples(100), deadline=None, derandomize=True, database=None)
 @given(records=st.integers(1, 60), size=st.integers(1, 70), number=st.integers(0, 50))
 @example(records=60_000, size=64, number=0)
 def test_an_epoch_holds_every_record_once(records: int, size: int, number: int) -> None:

@@ -9,12 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from sklearn.metrics import roc_auc_score
+from tests.lazy import Lazy
+from tests.rows import examples
 
 from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification, MultiLabel, Regression
 from vertizo.party.closing_scores import closing_scores, resampled, resamples
+
+stats = Lazy("scipy.stats")
+sklearn_metrics = Lazy("sklearn.metrics")
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -36,7 +39,7 @@ def test_two_classes_by_hand() -> None:
 
 
 @given(seed=SEEDS, rows=st.integers(2, 60), levels=st.sampled_from([2, 5, 1000]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_two_classes_with_equal_scores(seed: int, rows: int, levels: int) -> None:
     draw = np.random.default_rng(seed)
     labels = torch.from_numpy(np.concatenate([[0, 1], draw.integers(0, 2, rows)]))
@@ -51,6 +54,7 @@ def test_two_classes_with_equal_scores(seed: int, rows: int, levels: int) -> Non
     assert found["ks"] == pytest.approx(largest, abs=1e-9)
 
 
+@pytest.mark.full
 def test_the_interval_is_as_wide_as_it_should_be() -> None:
     """Against the spread of the AUC over new test sets, and of an accuracy by its formula."""
     draw = np.random.default_rng(0)
@@ -104,8 +108,9 @@ def test_several_labels_by_hand() -> None:
     assert found["f1_macro"] == pytest.approx(np.mean(f1))
 
 
+@pytest.mark.full
 @given(seed=SEEDS, rows=st.integers(3, 40), levels=st.sampled_from([2, 1000]))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 def test_several_labels_have_the_intervals_of_resamples(seed: int, rows: int, levels: int) -> None:
     draw = np.random.default_rng(seed)
     truth = draw.integers(0, 2, (rows, 2))
@@ -116,7 +121,7 @@ def test_several_labels_have_the_intervals_of_resamples(seed: int, rows: int, le
     generator = Stream.from_seed(0).child("bootstrap of test records").generator()
     for mean, drawn in zip(found, generator.integers(0, rows, (len(found), rows)), strict=True):
         each = [
-            roc_auc_score(truth[drawn, place], logits[drawn, place])
+            sklearn_metrics.roc_auc_score(truth[drawn, place], logits[drawn, place])
             for place in range(2)
             if 0 < truth[drawn, place].sum() < rows
         ]

@@ -80,6 +80,7 @@ def test_a_run_that_is_resumed_at_its_end_has_the_same_head(tmp_path: Path) -> N
         assert again["test_auc"] == whole["test_auc"]
 
 
+@pytest.mark.full
 def test_it_predicts_as_the_task_wants() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(300, 4, generator=generator)
@@ -152,6 +153,7 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
             assert torch.allclose(task.predict(found), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @each("chance, leaves", [(0.7, 8), (1.0, 31)])
 def test_trees_of_three_numbers_are_as_large_as_the_labels_are_clear(
     chance: float, leaves: int

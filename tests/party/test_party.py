@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import federations as fed
-from tests.rows import each
+from tests.rows import each, examples
 from torch import Tensor
 
 from vertizo.core.errors import (
@@ -548,7 +548,7 @@ def test_a_query_is_accepted_exactly_if_it_is_valid(kind: Kind) -> None:
     outcomes = set()
 
     @given(guess=guesses(query, 3))
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     def check(guess: Query) -> None:
         valid = is_valid(guess, query, kind.is_synchronous, kind.is_tolerant)
         outcomes.add(valid)
@@ -609,6 +609,7 @@ def survives_mutations(
     check()
 
 
+@pytest.mark.full
 @every_kind
 def test_mutated_queries_are_refused_or_queries_of_their_own(kind: Kind) -> None:
     federation = kind.under_way()
@@ -628,6 +629,7 @@ def test_mutated_queries_are_refused_or_queries_of_their_own(kind: Kind) -> None
     survives_mutations(fed.ask(federation, 1), server.receive, taken, holds, restore)
 
 
+@pytest.mark.full
 @every_kind
 def test_mutated_replies_are_refused_or_applied(kind: Kind) -> None:
     federation = kind.under_way()
@@ -910,7 +912,7 @@ def test_a_ledger_that_knows_less_changes_nothing() -> None:
     assert fed.differences(before, fed.server_holds(federation)) == []
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 @given(
     values=st.lists(st.floats(width=32), max_size=9),
     bound=st.sampled_from([0.5, 1.0, 1000.0, 1e30]),

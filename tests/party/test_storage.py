@@ -115,7 +115,7 @@ with open("/proc/self/maps") as file:
 
 
 @linux
-@pytest.mark.processes
+@pytest.mark.full
 def test_under_a_limit_of_the_process() -> None:
     """Which counts a process's own memory and no files: such a table could not be held in it."""
     answer = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)

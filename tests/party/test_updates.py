@@ -19,8 +19,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats
-from tests.rows import each
+from tests.lazy import Lazy
+from tests.rows import each, examples
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,6 +50,8 @@ from vertizo.party.server_model import (
 )
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
+
+stats = Lazy("scipy.stats")
 
 WIDTH, BATCH, CLASSES = 4, 8, 3
 HUGE, TINY = 1e6, 1e-12
@@ -419,7 +421,7 @@ def test_a_record_moves_the_sum_by_its_sensitivity_at_most(kind: str) -> None:
     head = head_of(kind)
     largest = 0.0
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
     @given(records=RECORDS, clip=st.sampled_from([0.01, 1.0, 30.0]), at=st.data())
     def check(records: list[tuple[list[float], int]], clip: float, at: st.DataObject) -> None:
         nonlocal largest

@@ -8,12 +8,15 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import quad
-from scipy.stats import norm
+from tests.lazy import Lazy
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import compose, delta_of, epsilon_of, mu_of, noise_std_for
+
+stats = Lazy("scipy.stats")
+integrate = Lazy("scipy.integrate")
 
 MU = [
     (0.1, 1e-3, 0.0574567476133323),
@@ -46,8 +49,8 @@ def test_delta_is_the_hockey_stick_divergence() -> None:
     """``δ(ε) = ∫ max(0, p − e^ε q)`` of N(μ, 1) and N(0, 1), by quadrature."""
     for epsilon, mu in product([0.0, 0.1, 1.0, 4.0], [0.05, 0.3, 1.0, 3.0]):
         crossing = epsilon / mu + mu / 2
-        expected, _ = quad(
-            lambda x, mu=mu, e=epsilon: norm.pdf(x, mu) - math.exp(e) * norm.pdf(x),
+        expected, _ = integrate.quad(
+            lambda x, mu=mu, e=epsilon: stats.norm.pdf(x, mu) - math.exp(e) * stats.norm.pdf(x),
             crossing,
             crossing + 40,
             epsabs=1e-15,
@@ -61,13 +64,13 @@ def test_delta_at_the_ends() -> None:
     """Small ones keep their digits: they are differences of numbers that agree in the first."""
     assert delta_of(0, 1.0) == delta_of(1e-3, 1.0) == 0
     assert delta_of(1e3, 1.0) == pytest.approx(1)
-    assert delta_of(2.0, 0.0) == pytest.approx(norm.cdf(1) - norm.cdf(-1))
-    expected = norm.sf(7.5) - math.exp(8 + norm.logsf(8.5))
+    assert delta_of(2.0, 0.0) == pytest.approx(stats.norm.cdf(1) - stats.norm.cdf(-1))
+    expected = stats.norm.sf(7.5) - math.exp(8 + stats.norm.logsf(8.5))
     assert delta_of(1.0, 8.0) == pytest.approx(expected, rel=1e-9)
     assert 0 < delta_of(1.0, 30.0) < 1e-180
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(epsilon=st.floats(1e-3, 300), exponent=st.floats(-12, -0.5))
 def test_mu_and_epsilon_are_inverse(epsilon: float, exponent: float) -> None:
     delta = 10**exponent
@@ -76,7 +79,7 @@ def test_mu_and_epsilon_are_inverse(epsilon: float, exponent: float) -> None:
     assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(mu=st.floats(1e-4, 50), epsilon=st.floats(0, 200), exponent=st.floats(-12, -0.5))
 def test_more_noise_never_costs_more(mu: float, epsilon: float, exponent: float) -> None:
     delta = 10**exponent

@@ -6,14 +6,16 @@ import math
 from typing import Any
 
 import pytest
-from scipy.stats import norm
 from tests import federations
+from tests.lazy import Lazy
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.choosing import Case, Way, chosen, table, ways
 from vertizo.run.coverage import FEATURES
+
+stats = Lazy("scipy.stats")
 
 
 def found(epsilon: float, case: Case, tangents: int = 16) -> dict[str, Way]:
@@ -33,7 +35,7 @@ def test_noise_is_what_each_mechanism_adds() -> None:
     assert ours["teacher"].noise == pytest.approx(math.sqrt(2) / mu / 30_000)
     assert ours["response"].noise == pytest.approx(1 / (1 + math.e))
     for name in ("DPZV", "tangent", "statistic", "teacher"):
-        assert ours[name].advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1)
+        assert ours[name].advantage == pytest.approx(2 * stats.norm.cdf(mu / 2) - 1)
     assert ours["response"].advantage == pytest.approx(math.tanh(0.5))
     assert ours["tangent"].megabytes == pytest.approx(4e-6 * 30_000 * 3 * 4 * 17)
 

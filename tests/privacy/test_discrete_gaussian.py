@@ -11,10 +11,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from tests.lazy import Lazy
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.discrete_gaussian import LARGEST_SCALE, DiscreteGaussian
+
+stats = Lazy("scipy.stats")
 
 DRAWS = 200_000
 REJECTS = 1e-6
@@ -42,7 +44,7 @@ def p_value(draws: NDArray[np.int64], scale: float) -> float:
     rest = draws.size - observed.sum(), draws.size - expected[inner].sum()
     statistic = float(((observed - expected[inner]) ** 2 / expected[inner]).sum())
     statistic += (rest[0] - rest[1]) ** 2 / max(rest[1], 1e-9)
-    return float(chi2.sf(statistic, inner.sum()))
+    return float(stats.chi2.sf(statistic, inner.sum()))
 
 
 def test_probabilities_are_the_exact_ones() -> None:
@@ -80,7 +82,7 @@ def test_low_digits_are_uniform() -> None:
         residues = DiscreteGaussian(scale, bits(6)).draw(DRAWS) % modulus
         counts = np.bincount(residues, minlength=modulus)
         expected = DRAWS / modulus
-        assert chi2.sf(((counts - expected) ** 2 / expected).sum(), modulus - 1) > REJECTS
+        assert stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), modulus - 1) > REJECTS
 
 
 def test_the_coin() -> None:

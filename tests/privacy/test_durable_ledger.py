@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import (
     BudgetError,
@@ -306,7 +307,7 @@ def test_a_budget_and_a_run_say_what_is_wrong_with_them(place: Place) -> None:
         refused(run, RunError, place.open, run, match="name it in one line")
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_one_process_at_a_time(place: Place) -> None:
     text = (
         "import sys; from pathlib import Path\n"
@@ -403,7 +404,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
 @given(operations=OPERATIONS)
 def test_any_order_of_operations(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, Any]]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from tests import federations as fed
+from tests.lazy import Lazy
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
@@ -20,6 +20,8 @@ from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_f
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
 from vertizo.zeroth_order.directions import LAWS, Directions, record_directions
+
+stats = Lazy("scipy.stats")
 
 CLIP, SIGMA = 2.0, 0.7
 RECORDS, BATCH, EPOCHS = 29, 8, 2

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import BudgetError, ConfigError
 from vertizo.privacy.accounting import UNIT
@@ -67,7 +68,7 @@ def test_secret_steps_are_not_charged_to_queries() -> None:
     assert (plain.cost, plain.known_mu) == (secret.cost, secret.known_mu)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(
     clients=st.integers(1, 10),
     queries=st.integers(1, 100),

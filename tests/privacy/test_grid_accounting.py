@@ -9,19 +9,22 @@ from itertools import product
 
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
-from scipy.stats import norm
+from tests.lazy import Lazy
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import compose, delta_of, epsilon_of
 from vertizo.privacy.grid_accounting import GridCorrection
+
+stats = Lazy("scipy.stats")
+pld = Lazy("dp_accounting.pld.privacy_loss_distribution")
 
 
 def gaussian_epsilon(mu: float, correction: GridCorrection, delta: float) -> float:
     return correction.epsilon(partial(epsilon_of, mu), delta)
 
 
+@pytest.mark.full
 def test_scalars_against_privacy_loss_distributions() -> None:
     """dp_accounting brackets the truth from its own side; we are above it, by 1e-3 at most."""
     for scale, shift, releases in [(2000, 200, 1), (2000, 400, 16), (4000, 40, 400)]:
@@ -104,7 +107,7 @@ def test_a_sampled_release_by_brute_force() -> None:
     padded = np.pad(discrete(scale, 12 * scale), shift)
     mixed = (1 - rate) * padded + rate * np.roll(padded, shift)
     x = np.arange(-40.0, 43.0, 1e-2)
-    plain, moved = norm.pdf(x, 0, scale), norm.pdf(x, shift, scale)
+    plain, moved = stats.norm.pdf(x, 0, scale), stats.norm.pdf(x, shift, scale)
 
     def sampled_gaussian(epsilon: float) -> float:
         gap = (1 - rate) * plain + rate * moved - math.exp(epsilon) * plain
@@ -125,16 +128,16 @@ def test_the_bounds_number_by_number() -> None:
         correction = GridCorrection(((numbers, scale),))
         n = np.arange(0, 8 * scale + 1)
         p = discrete(scale, 40 * scale)[40 * scale + n]
-        q = norm.sf((n - 0.5) / scale) - norm.sf((n + 0.5) / scale)
+        q = stats.norm.sf((n - 0.5) / scale) - stats.norm.sf((n + 0.5) / scale)
         log_ratio, rounding = numbers * np.log(q / p), 1e-11
         assert -log_ratio.min() <= correction._alpha + rounding
         assert -log_ratio.min() >= correction._alpha * (1 - 1 / scale)
         for reach in (2.0, 4.0, 8.0):
             within = n <= reach * scale
             assert log_ratio[within].max() <= correction._beta(reach) + rounding
-            beyond = 2 * numbers * norm.sf((math.floor(reach * scale) + 0.5) / scale)
+            beyond = 2 * numbers * stats.norm.sf((math.floor(reach * scale) + 0.5) / scale)
             tail = math.exp(correction._log_tail(reach))
-            assert beyond <= tail <= 2 * numbers * norm.sf(reach - 0.5 / scale) * (1 + 1e-9)
+            assert beyond <= tail <= 2 * numbers * stats.norm.sf(reach - 0.5 / scale) * (1 + 1e-9)
         if scale == 40:
             assert log_ratio.max() >= 0.9 * correction._beta(8.0)
 
@@ -146,7 +149,7 @@ def test_delta_is_the_least_over_all_reaches() -> None:
     bounds = []
     for reach in np.linspace(4, 10, 25):
         beta = numbers * reach**2 / (24 * s * s)
-        tail = 2 * numbers * norm.cdf(-reach + 1 / (2 * s))
+        tail = 2 * numbers * stats.norm.cdf(-reach + 1 / (2 * s))
         gaussian = delta_of(mu, epsilon - alpha - beta)
         bounds.append(math.exp(alpha) * gaussian + math.exp(epsilon - beta) * tail)
     ours = GridCorrection(((numbers, s),)).delta(partial(delta_of, mu), epsilon)

@@ -11,15 +11,13 @@ import math
 from itertools import product
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import trapezoid
-from scipy.stats import binom
+from tests.lazy import Lazy
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy import guarantee
@@ -27,19 +25,30 @@ from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import FINE, TAIL, calibrate, capacity, joined_epsilon, views
 
+stats = Lazy("scipy.stats")
+integrate = Lazy("scipy.integrate")
+dp_accounting = Lazy("dp_accounting")
+pld = Lazy("dp_accounting.pld")
+
 STEPS = SecretSteps(count=1000, sampling=0.01, noise_multiplier=1.0)
 FEW = SecretSteps(count=40, sampling=0.05, noise_multiplier=1.0)
 """Composed in an instant."""
 DELTA = 1e-5
-REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
-ADD = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE, ADD = "REPLACE_ONE", "ADD_OR_REMOVE_ONE"
+"""Names of the library's neighbouring relations."""
+
+
+def accountant_of(relation: str, interval: float) -> Any:
+    """The library's own."""
+    neighbours = dp_accounting.NeighboringRelation[relation]
+    return pld.PLDAccountant(neighbours, value_discretization_interval=interval)
 
 
 def by_library(
-    mu: float, steps: SecretSteps | None, relation: Any = REPLACE, interval: float = 1e-3
+    mu: float, steps: SecretSteps | None, relation: str = REPLACE, interval: float = 1e-3
 ) -> float:
     """ε at 1e-5 of G_μ with Poisson-sampled steps, straight from the library."""
-    accountant = PLDAccountant(relation, value_discretization_interval=interval)
+    accountant = accountant_of(relation, interval)
     if steps is not None:
         event = dp_accounting.GaussianDpEvent(steps.noise_multiplier)
         accountant.compose(dp_accounting.PoissonSampledDpEvent(steps.sampling, event), steps.count)
@@ -68,12 +77,13 @@ class TestFigures:
 
     def test_a_noise_multiplier_is_over_the_clip(self) -> None:
         """One Gaussian, σ = 10C. Under replace-one the library doubles the sensitivity itself."""
-        accountant = PLDAccountant(REPLACE, value_discretization_interval=1e-4)
+        accountant = accountant_of(REPLACE, 1e-4)
         accountant.compose(dp_accounting.GaussianDpEvent(10.0))
         found = accountant.get_epsilon(DELTA)
         assert f"{found:.4f}" == "0.7255"
         assert found == pytest.approx(epsilon_of(GaussianRelease(1.0, 10.0).mu, DELTA), abs=2e-4)
 
+    @pytest.mark.full
     def test_of_ours(self) -> None:
         """Between the reference figures, of a coarser grid, and what a finer grid than ours finds.
 
@@ -97,11 +107,11 @@ class TestFigures:
         # A record at +1 or at −1, in the sample with probability q.
         one, two = ((1 - q) * density(0.0) + q * density(mean) for mean in (1.0, -1.0))
         above = np.maximum(one - math.exp(epsilon) * two, 0.0)
-        delta = float(trapezoid(above, x))
+        delta = float(integrate.trapezoid(above, x))
         assert delta <= DELTA
         # Nor far above: one step is rounded up by at most one step of the grid, FINE times ε.
         closer = np.maximum(one - math.exp(epsilon * (1 - 3 * FINE)) * two, 0.0)
-        assert float(trapezoid(closer, x)) > DELTA
+        assert float(integrate.trapezoid(closer, x)) > DELTA
 
 
 class TestJoined:
@@ -109,6 +119,7 @@ class TestJoined:
         for delta, mu in product([1e-8, 1e-3], [0.01, 0.5, 3.0]):
             assert joined_epsilon(mu, None, delta) == epsilon_of(mu, delta)
 
+    @pytest.mark.full
     def test_more_is_never_less(self) -> None:
         """In μ, in steps, in the rate and in less noise."""
 
@@ -135,6 +146,7 @@ class TestJoined:
         steps = SecretSteps(10, 0.2, 1.0)
         refused(1e4, ConfigError, joined_epsilon, 1e4, steps, DELTA, match="noise is too small")
 
+    @pytest.mark.full
     def test_samples_that_lose_records_too_often_have_no_epsilon(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -160,7 +172,7 @@ def test_capacity_is_the_least_that_is_rarely_exceeded() -> None:
         (10**7, 1e-6),
     ]:
         found = capacity(records, sampling)
-        above = (binom.sf(most, records, sampling) for most in (found, found - 1))
+        above = (stats.binom.sf(most, records, sampling) for most in (found, found - 1))
         assert next(above) <= TAIL < next(above)
         mean = records * sampling
         assert mean < found < mean + 14 * math.sqrt(mean) + 40
@@ -233,7 +245,7 @@ class TestCalibration:
         assert found.reply == pytest.approx(whole.reply / 0.8)
         assert found.server == pytest.approx(whole.reply / 0.6)
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
     @given(
         target=st.floats(0.01, 50),
         clients=st.integers(1, 100),
@@ -259,6 +271,7 @@ class TestCalibration:
         assert spent <= whole * (1 + 1e-12)
         assert spent >= whole * (1 - 1e-9) - 2 * clients * queries * UNIT
 
+    @pytest.mark.full
     def test_nonsense_is_refused(self) -> None:
         lost = {"secret_steps": 5, "sampling": 0.1, "server_share": 0.5}
         for wrong, words in [

@@ -118,6 +118,7 @@ def expected(g: Tensor, trace: int, q: int) -> tuple[float, float]:
     return float(((d + trace) * norms / (q * d)).mean()), effective
 
 
+@pytest.mark.full
 def test_a_linear_loss_has_the_variance_of_the_closed_form() -> None:
     assert set(TRACE) == {"sphere", "scaled-sphere", "rademacher", "gaussian"}
     batch, d, repeats = 16, 12, 1000

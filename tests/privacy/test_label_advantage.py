@@ -7,13 +7,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.integrate import trapezoid
+from tests.lazy import Lazy
 
 from vertizo.privacy import label_advantage
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.label_advantage import approximate, joined, of_releases, pure
+
+integrate = Lazy("scipy.integrate")
 
 X = np.linspace(-20, 20, 20_001)
 
@@ -24,7 +26,7 @@ def density(mean: float, deviation: float = 1.0, at: np.ndarray = X) -> np.ndarr
 
 def distance(one: np.ndarray, two: np.ndarray) -> float:
     """Half of the integral of the difference."""
-    return float(trapezoid(np.abs(one - two), X)) / 2
+    return float(integrate.trapezoid(np.abs(one - two), X)) / 2
 
 
 def sampled(sign: int, steps: SecretSteps, at: np.ndarray = X) -> np.ndarray:
@@ -53,6 +55,7 @@ def test_gaussian_releases_by_quadrature() -> None:
         assert of_releases(releases) == pytest.approx(truth, rel=1e-6)
 
 
+@pytest.mark.full
 def test_secret_steps_by_quadrature() -> None:
     """One step, alone and beside a release; the grid of losses rounds up, and hardly."""
     for q, z, mu in ((0.1, 0.7, 0.0), (0.5, 2.0, 0.0), (0.2, 1.0, 0.6)):

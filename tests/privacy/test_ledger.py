@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import (
     BudgetError,
@@ -94,7 +95,7 @@ def test_secret_steps_come_in_order_and_end() -> None:
 
 
 @given(mu=st.floats(1e-7, 1e3))
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 def test_units_are_rounded_up(mu: float) -> None:
     """Against exact arithmetic, up to what the square and the quotient lose to float64."""
     exact = Fraction(mu) ** 2 / Fraction(UNIT)
@@ -126,7 +127,7 @@ CHARGES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(100), deadline=None, derandomize=True, database=None)
 @given(charges=CHARGES, share=st.integers(1, 7))
 def test_any_order_of_charges(charges: list[tuple[int, set[int], int]], share: int) -> None:
     """Against sums: none passes its share, what fits is taken, admitting charges nothing."""

@@ -25,7 +25,7 @@ from tests.warm import CONTEXT
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import digest
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.full
 
 
 class Life:
@@ -192,7 +192,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     assert place.replies
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_at_random_moments_many_times(tmp_path: Path) -> None:
     (folder := tmp_path / "place").mkdir()
     hit = killed_often(place := Place(folder, seed=2), kills=250)
@@ -240,7 +240,7 @@ def test_killed_at_some_lines_of_a_reply(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "answering", step=5) > 50
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_at_any_line_of_a_reply(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "answering", step=1) > 50
 
@@ -249,7 +249,7 @@ def test_killed_at_some_lines_of_its_start(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "opening", step=31) > 100
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_at_any_line_of_its_start(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "opening", step=1) > 100
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from scipy.stats import binom, norm
+from tests.lazy import Lazy
 from tests.rows import each
 
 from vertizo.cli.planning import plan
@@ -26,6 +26,8 @@ from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import explain
 from vertizo.studies import dossier
 from vertizo.studies.report import statements
+
+stats = Lazy("scipy.stats")
 
 DELTA = 1e-5
 
@@ -48,8 +50,8 @@ def test_21_copies_of_a_record_under_an_epsilon_of_1_come_to_39() -> None:
 def _of_one_sample(sampling: float, noise: float, count: int) -> float:
     """ε of one noised sum in which each of ``count`` records is by chance, 1 or −1 all of them."""
     z = np.linspace(-count - 12 * noise, count + 12 * noise, 400_001)
-    chances = binom.pmf(np.arange(count + 1), count, sampling)
-    plus = sum(c * norm.pdf(z, j, noise) for j, c in enumerate(chances))
+    chances = stats.binom.pmf(np.arange(count + 1), count, sampling)
+    plus = sum(c * stats.norm.pdf(z, j, noise) for j, c in enumerate(chances))
     minus, width = plus[::-1], z[1] - z[0]
     low, high = 0.0, 200.0
     for _ in range(60):
@@ -59,6 +61,7 @@ def _of_one_sample(sampling: float, noise: float, count: int) -> float:
     return high
 
 
+@pytest.mark.full
 @each("sampling, noise, count", [(0.1, 1.0, 1), (0.1, 2.0, 3), (0.02, 1.0, 4), (0.3, 4.0, 12)])
 def test_secret_samples_are_bounded_from_above(sampling: float, noise: float, count: int) -> None:
     """By no less than the worst that is known, and by less than without any samples."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from tests.lazy import Lazy
 from tests.refusals import refused
 from torch import Tensor, nn
 
@@ -36,6 +36,8 @@ from vertizo.privacy.plan import Answer, ClippedGaussian, ClippedOnly, NoPrivacy
 from vertizo.privacy.statement import Statement
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import two_point
+
+stats = Lazy("scipy.stats")
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from tests.lazy import Lazy
 from tests.rows import each
 from torch import Tensor
 
@@ -34,6 +34,8 @@ from vertizo.privacy.private_labels import (
     whitened,
 )
 from vertizo.privacy.secure_noise import SecureNoise
+
+stats = Lazy("scipy.stats")
 
 
 @each(
@@ -65,7 +67,7 @@ def test_labels_are_drawn_by_their_law(classes: int) -> None:
         counts = torch.bincount(of, minlength=classes)
         for other in range(classes):
             chance = response.keep if other == label else response.other
-            assert 1e-6 < binom.cdf(int(counts[other]), len(of), chance) < 1 - 1e-6
+            assert 1e-6 < stats.binom.cdf(int(counts[other]), len(of), chance) < 1 - 1e-6
 
 
 def test_a_corrected_loss_is_that_of_the_labels_as_they_are_drawn() -> None:

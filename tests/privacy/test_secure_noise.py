@@ -18,13 +18,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import kstest
+from tests.lazy import Lazy
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
+
+stats = Lazy("scipy.stats")
 
 SCALES = st.floats(1e-6, 1e6)
 ROWS = st.lists(
@@ -62,7 +65,7 @@ def test_the_grid_is_public_and_fine(clip_norm: float, noise_std: float) -> None
     assert noise.grid == grid_for(clip_norm, noise_std)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(rows=ROWS, clip_norm=SCALES)
 def test_no_contribution_grows_beyond_the_clip(rows: list[list[float]], clip_norm: float) -> None:
     """In integers, exactly: whatever arrives. Cutting goes towards zero, by less than a step."""
@@ -123,8 +126,8 @@ def test_the_noise_is_normal_of_the_stated_size() -> None:
         zeros = torch.zeros(20_000, dtype=torch.float64)
         rows = zeros.view(1, -1) if operation == "sum" else zeros.view(-1, 1)
         released = getattr(noise, operation)(0, rows).flatten().numpy()
-        assert kstest(released / noise.noise_std, "norm").pvalue > 1e-4
-        assert kstest(released / (noise.noise_std * 1.1), "norm").pvalue < 1e-4
+        assert stats.kstest(released / noise.noise_std, "norm").pvalue > 1e-4
+        assert stats.kstest(released / (noise.noise_std * 1.1), "norm").pvalue < 1e-4
 
 
 def test_rows_have_noise_of_their_own() -> None:
@@ -133,7 +136,7 @@ def test_rows_have_noise_of_their_own() -> None:
     assert len(set(steps(noise, released))) == 1000
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     total=st.lists(st.floats(-1e4, 1e4), min_size=4, max_size=4),
     move=st.lists(st.floats(-1, 1), min_size=4, max_size=4),
@@ -180,7 +183,7 @@ def test_the_pool_changes_no_law() -> None:
             noise.fill()
         numbers = torch.cat(parts).numpy()
         assert len(set(numbers.tolist())) == numbers.size
-        assert kstest(numbers / noise.noise_std, "norm").pvalue > 1e-4
+        assert stats.kstest(numbers / noise.noise_std, "norm").pvalue > 1e-4
 
 
 def test_filling_waits_until_half_is_gone() -> None:
@@ -213,6 +216,7 @@ def test_threads_share_nothing() -> None:
     assert len(set(runs)) == len(runs)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_forked_process_shares_no_noise(locked: bool) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests import same as state
 from tests.refusals import refused
+from tests.rows import examples
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError, WireError
@@ -107,7 +108,7 @@ def little_memory(room: int = 48 * 2**20) -> Iterator[None]:
 
 
 @given(message=messages())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_every_message_comes_back_as_it_was(message: Message) -> None:
     """In little more than its content; what was decoded does not share the frame's memory."""
     frame = bytearray(frame_of(message))
@@ -325,7 +326,7 @@ def test_a_purpose_that_is_no_text_is_refused() -> None:
 
 @given(garbage=st.binary(max_size=300))
 @example(b"VZ\x01\x00\x00\x00\x00\x00")
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 def test_garbage_is_refused(garbage: bytes) -> None:
     refuse(garbage)
 
@@ -361,7 +362,7 @@ others = st.builds(
 
 
 @given(body=mutated_bodies() | others)
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=examples(1000))
 def test_bodies_of_other_content_are_refused_or_messages(body: bytes) -> None:
     with suppress(WireError):
         assert isinstance(wire.decode(framed(body), CODEC), Message)

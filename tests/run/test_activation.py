@@ -64,6 +64,7 @@ class Stops(Callback):
             raise Interrupted("now")
 
 
+@pytest.mark.full
 def test_a_run_that_was_broken_off_goes_on_with_the_same_draws(tmp_path: Path) -> None:
     whole = ran(150, out=tmp_path / "whole", checkpoint_seconds=0)
     broken = Experiment(config(150, checkpoint_seconds=0))

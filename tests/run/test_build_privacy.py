@@ -415,6 +415,7 @@ def test_features_are_not_covered_by_models_that_take_records_together() -> None
     assert covers_of(model) == ("labels",)
 
 
+@pytest.mark.full
 def test_a_clip_without_epsilon_is_a_clip_alone() -> None:
     """Infinite where nothing is clipped, no reply where it is 0 or so, for every kind of reply."""
     for method in ("dpzv", "cascaded", "vafl", "czofo"):

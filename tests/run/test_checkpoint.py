@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rows import each
+from tests.rows import each, examples
 from tests.same import same
 from torch import Tensor
 
@@ -54,7 +54,7 @@ def states() -> st.SearchStrategy[Any]:
 
 
 class TestRoundTrip:
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     @given(state=states())
     def test_what_is_saved_is_loaded(
         self, state: Any, tmp_path_factory: pytest.TempPathFactory

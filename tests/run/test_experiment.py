@@ -291,6 +291,7 @@ class TestControls:
         assert same(before["clients"], after["clients"])
         assert not same(before["server"], after["server"])
 
+    @pytest.mark.full
     @each("method", ["dpzv", "cascaded", "vafl"])
     def test_random_updates_are_as_long_and_point_elsewhere(self, method: str) -> None:
         overrides = (f"method.name={method}", "rounds=1")
@@ -382,6 +383,7 @@ class TestRefused:
 
 
 class TestResume:
+    @pytest.mark.full
     @each("scenario", SCENARIOS)
     def test_a_crash_anywhere_changes_no_number(
         self, scenario: tuple[str, ...], tmp_path: Path
@@ -413,6 +415,7 @@ class TestResume:
         ran(out=tmp_path / "whole")
         self.equal(tmp_path / "parts", tmp_path / "whole")
 
+    @pytest.mark.full
     @each("asked, most", [((), 3), (("checkpoint_seconds=0",), 12)])
     def test_checkpoints_that_take_long_are_seldom(
         self, asked: tuple[str, ...], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -432,6 +435,7 @@ class TestResume:
         assert 2 <= saved <= most
         assert not asked or saved > 9
 
+    @pytest.mark.full
     def test_a_crash_at_any_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The process ends within a write of a checkpoint, of the metrics or of the summary."""
         overrides = ("rounds=4", "evaluate_every=2", "checkpoint_seconds=0")

@@ -268,6 +268,7 @@ CLIENTS = [
 
 
 class TestUsersModels:
+    @pytest.mark.full
     @each("path, more, words", CLIENTS)
     @each("method", ["dpzv", "vafl"])
     def test_a_client_model_that_cannot_work(

@@ -150,7 +150,7 @@ class TestLock:
         absent = RunFolder(folder.path / "absent")
         refused("cannot be used", absent.locked().__enter__, absent.path)
 
-    @pytest.mark.processes
+    @pytest.mark.full
     def test_it_holds_between_processes_and_ends_with_them(self, folder: RunFolder) -> None:
         text = (
             "import sys, time; from pathlib import Path\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ def ran(overrides: tuple[str, ...], observer: Any) -> Federation:
     return federation
 
 
+@pytest.mark.full
 @each("overrides", SETTINGS)
 def test_a_run_is_the_same_bit_for_bit(overrides: tuple[str, ...]) -> None:
     handed, encoded = ran(overrides, None), ran(overrides, lambda *seen: None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.decomposition import PCA
 from tests import federations as fed
+from tests.lazy import Lazy
 from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig, parse
@@ -20,6 +20,8 @@ from vertizo.run.federation import build
 from vertizo.run.label_free import controls_of, is_private
 from vertizo.run.prediction import Predictor
 
+decomposition = Lazy("sklearn.decomposition")
+
 PRIVATE: dict[str, Any] = {"privacy": {"epsilon": 1.0, "clip": 1.0}, "epochs": 2, "batch_size": 64}
 
 
@@ -27,6 +29,7 @@ def configured(**changes: Any) -> ExperimentConfig:
     return parse({"seed": 0, "control": "label-free", **changes})
 
 
+@pytest.mark.full
 def test_it_is_better_than_frozen_clients_and_releases_nothing(tmp_path: Path) -> None:
     """Digits, three numbers of each of four parties; a ledger is not even looked for."""
     ledger = {"privacy": {**PRIVATE["privacy"], "ledger": str(tmp_path / "absent.sqlite")}}
@@ -77,7 +80,9 @@ def test_clients_send_their_first_components_whatever_the_labels() -> None:
     for first, second, own in zip(*sent, data.features, strict=True):
         assert torch.equal(first, second)
         assert first.shape == (60, fed.DIM)
-        components = torch.from_numpy(PCA(fed.DIM).fit_transform(own["train"].double().numpy()))
+        components = torch.from_numpy(
+            decomposition.PCA(fed.DIM).fit_transform(own["train"].double().numpy())
+        )
         apart = (first.double() / components).abs()  # up to the sign of each
         assert torch.allclose(apart, torch.ones_like(apart), rtol=1e-3)
 
@@ -110,6 +115,7 @@ def test_as_many_numbers_as_the_method_sends(changes: dict[str, Any], numbers: i
     assert torch.equal(own.models[0](rows), frozen.models[0](rows)) == (numbers is None)
 
 
+@pytest.mark.full
 @each(
     "changes",
     [

@@ -154,6 +154,7 @@ def test_secure_noise_cannot_be_resumed(tmp_path: Path) -> None:
         Experiment(secure).run(tmp_path / "run", resume=True)
 
 
+@pytest.mark.full
 @each("mechanism", ["randomised-response", "teacher"])
 def test_a_run_on_secret_private_labels_goes_on(
     mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,6 +243,7 @@ def test_a_budget_needs_an_exact_guarantee_and_noised_replies() -> None:
         schema.load(None, ("privacy.ledger=x.sqlite",))
 
 
+@pytest.mark.full
 @each("update", [SECRET, SAME_BATCH, ()])
 def test_other_records_are_named_and_leave_no_trace(
     update: tuple[str, ...], tmp_path: Path
@@ -254,6 +256,7 @@ def test_other_records_are_named_and_leave_no_trace(
     assert DurableLedger.inspect(path).runs == before.runs
 
 
+@pytest.mark.full
 def test_as_many_other_rows_leave_no_trace(tmp_path: Path) -> None:
     """Their number is the same; what they are known by is not."""
     rows = [f"{i % 7}.5,{i % 5},{'yes' if i % 7 > 3 else 'no'}" for i in range(60)]

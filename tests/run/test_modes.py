@@ -381,6 +381,7 @@ def no_way_back(gradient: Tensor) -> Tensor:
     raise ArithmeticError("no way back")
 
 
+@pytest.mark.full
 @each(
     "how, words",
     [

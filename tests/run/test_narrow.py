@@ -52,6 +52,7 @@ def auc(method: str, control: str = "none", **privacy: str) -> float:
     return float(summary["test_auc"])
 
 
+@pytest.mark.full
 @each("method", METHODS)
 def test_narrow_clients_learn_under_a_guarantee(method: str) -> None:
     assert auc(method) > 0.85, method
@@ -66,6 +67,7 @@ def test_noise_on_gradients_of_narrow_clients_is_refused() -> None:
                 auc(method, mechanism="gaussian")
 
 
+@pytest.mark.full
 def test_a_server_alone_learns_little_of_random_numbers() -> None:
     assert auc("dpzv", "frozen") < 0.75
 

@@ -48,6 +48,7 @@ def changes(method: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 @each("method", METHODS.keys() - {"label-statistic"})  # whose replies hold nothing of it
 def test_every_method_learns_from_both(method: str) -> None:
     """A client decides one bit of the label, the label holder the other: alone each gets half."""

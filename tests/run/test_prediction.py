@@ -135,6 +135,7 @@ def test_both_heads_predict_what_they_were_scored_by(
     assert not private.frame.equals(raw.frame)
 
 
+@pytest.mark.full
 @each("prepared", [(), ("client.pretrain=kmeans",), (*EPSILON, CLASSES, "method.name=tangent")])
 def test_a_label_free_control_predicts_by_its_raw_head(
     tmp_path: Path, prepared: tuple[str, ...]
@@ -162,6 +163,7 @@ def test_what_has_no_raw_head(run: Path, tmp_path: Path) -> None:
         Predictor.load(headed, "raw")
 
 
+@pytest.mark.full
 @each("settings", SETTINGS)
 def test_predictions_are_those_that_the_run_was_scored_by(
     tmp_path: Path, settings: tuple[str, ...]

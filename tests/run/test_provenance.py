@@ -37,7 +37,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         provenance.begun([tmp_path / "missing.csv"])
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_commit_is_of_the_package_s_own_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def experiment(*settings: str) -> Experiment:
     return Experiment(schema.load(None, (*DIABETES, *settings)))
 
 
+@pytest.mark.full
 def test_a_quantile_has_its_share_of_labels_below(tmp_path: Path) -> None:
     """Its folder predicts and scores as the run did."""
     made = {}

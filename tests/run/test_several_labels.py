@@ -13,7 +13,7 @@ import torch
 from tests.refusals import refused
 from tests.rows import each
 
-from vertizo import Privacy, VerticalClassifier
+import vertizo as vz
 from vertizo.config import schema
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError
@@ -150,10 +150,11 @@ def test_what_is_about_one_label_is_refused(make: Make) -> None:
     refused(["logits of 3 labels", "1 numbers"], ConfigError, make(*narrow).run)
 
 
+@pytest.mark.full
 def test_an_estimator_takes_zeros_and_ones(tmp_path: Path) -> None:
     frame, truth = people()
     rows, y = frame.to_numpy(), truth.astype(int)
-    fitted = VerticalClassifier(
+    fitted = vz.VerticalClassifier(
         {"a": [0, 1, 2], "b": [3, 4, 5]}, epochs=15, batch_size=50, random_state=0
     ).fit(rows, y)
     likely, predicted = fitted.predict_proba(rows), fitted.predict(rows)
@@ -162,8 +163,8 @@ def test_an_estimator_takes_zeros_and_ones(tmp_path: Path) -> None:
     assert (predicted == y).mean() > 0.75
     assert fitted.score(rows, y) == (predicted == y).all(1).mean()
     fitted.save(tmp_path / "kept")
-    assert np.array_equal(VerticalClassifier.load(tmp_path / "kept").predict(rows), predicted)
-    private = VerticalClassifier(epochs=2, privacy=Privacy(2.0), random_state=0).fit(rows, y)
+    assert np.array_equal(vz.VerticalClassifier.load(tmp_path / "kept").predict(rows), predicted)
+    private = vz.VerticalClassifier(epochs=2, privacy=vz.Privacy(2.0), random_state=0).fit(rows, y)
     assert private.result_.summary["privacy"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
 
 
@@ -179,7 +180,7 @@ def test_an_estimator_takes_zeros_and_ones(tmp_path: Path) -> None:
 def test_an_estimator_refuses_others(y: Any, words: str, more: dict[str, Any]) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 4))
     with pytest.raises(ValueError, match=words):
-        VerticalClassifier(**more).fit(rows, y)
+        vz.VerticalClassifier(**more).fit(rows, y)
 
 
 def test_a_folder_keeps_what_it_takes(make: Make, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def ended_early(result: Result, patience: int) -> None:
     assert result.summary["last"]["test_loss"] > 0
 
 
+@pytest.mark.full
 def test_training_ends_and_one_that_was_killed_ends_there_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_training_ends_and_one_that_was_killed_ends_there_too(
         assert len(RunFolder(out).metrics()) == len(whole.metrics), at
 
 
+@pytest.mark.full
 @each("stopping", [{"patience": 2}, {"accuracy": 0.6}])
 @each("timing", ["asynchronous", "synchronous"])
 def test_a_served_job_ends_early(tmp_path: Path, timing: str, stopping: dict[str, Any]) -> None:

@@ -23,9 +23,9 @@ from vertizo.run import tracking
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
 
-pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-pytest.importorskip("mlflow", reason="MLflow is not installed")
 pytestmark = [
+    pytest.mark.full,
+    pytest.mark.needs("tensorboard", "mlflow"),
     pytest.mark.filterwarnings(
         "ignore::DeprecationWarning:(mlflow|sqlalchemy|tensorboard|alembic)"
     ),

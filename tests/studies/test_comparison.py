@@ -19,7 +19,7 @@ from vertizo.studies import comparison
 from vertizo.studies.comparison import bytes_to, lines, mean_and_spread, rows
 from vertizo.studies.engines import Processes
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.full
 RATE = "client.optimizer.learning_rate"
 
 

@@ -78,6 +78,7 @@ def test_a_simulation_says_that_it_was_one(table: Path, tmp_path: Path) -> None:
         dossier.of_folder(tmp_path / "run")
 
 
+@pytest.mark.full
 def test_both_ends_of_a_job_tell_the_same_story(tmp_path: Path) -> None:
     """What a member cannot know, it cites; what left one party came to the other."""
     config = serve_config(tmp_path, federation={"trial": False}, **PRIVATE)
@@ -126,7 +127,7 @@ def test_all_that_a_party_uploads_is_named(changes: dict[str, Any], said: list[s
     assert ("training record" in sent) is (len(changes) > 0 and "data" not in changes)
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_signature_is_of_one_content_by_one_party(
     tmp_path: Path, certificates: Path, table: Path
 ) -> None:

@@ -23,9 +23,7 @@ from vertizo.studies.comparison import Run
 from vertizo.studies.engines import Processes, RayCluster
 from vertizo.studies.ray import connected, gather
 
-pytestmark = pytest.mark.processes
-
-pytest.importorskip("ray")
+pytestmark = [pytest.mark.full, pytest.mark.needs("ray")]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,7 @@ def in_folder(folder: Path) -> set[str]:
 
 @pytest.mark.usefixtures("cluster")
 class TestRuns:
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_figures_and_folders_are_those_of_processes_here(self, tmp_path: Path) -> None:
         here, there = (planned(tmp_path / name, "vafl", "dpzv") for name in ("here", "there"))
         wanted = comparison.execute(here, Processes(2))
@@ -71,7 +69,7 @@ class TestRuns:
         )
         assert ours == theirs
 
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_what_is_finished_is_kept_and_what_was_begun_is_gone_on_with(
         self, tmp_path: Path
     ) -> None:
@@ -120,7 +118,7 @@ def dies(really: bool) -> str:
 
 @pytest.mark.usefixtures("cluster")
 class TestCalls:
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_no_more_are_asked_for_than_there_is_room_for(self) -> None:
         asked = 0
 
@@ -210,7 +208,7 @@ def command(folder: Path, address: str, *settings: str) -> subprocess.Popen[str]
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", *TINY) as process:
         out, errors = process.communicate(timeout=120)
@@ -220,7 +218,7 @@ def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path)
     assert json.loads(out)["vafl"]["test_accuracy"] == [alone["test_accuracy"]]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ctrl_c_stops_and_no_cluster_is_left(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", "epochs=100000") as process:
         time.sleep(15)

@@ -27,11 +27,10 @@ from vertizo.run.folder import RunFolder
 from vertizo.studies import comparison
 
 pytestmark = [
-    pytest.mark.processes,
+    pytest.mark.needs("ray"),
+    pytest.mark.full,
     pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address on Linux alone"),
 ]
-
-pytest.importorskip("ray")
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 NET = """
@@ -163,7 +162,7 @@ vertizo.core.version.VERSION = "0.0.9"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_wrong_with_a_cluster_is_one_line(nodes: Nodes, tmp_path: Path) -> None:
     """Another version or none at a node, another token; at last the head is killed."""
     texts = {"other": OTHER_VERSION, "none": "import sys; sys.modules['vertizo'] = None"}
@@ -187,7 +186,7 @@ def test_what_is_wrong_with_a_cluster_is_one_line(nodes: Nodes, tmp_path: Path) 
         nodes.kill(OTHER)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_a_head_the_command_ends_in_one_line(nodes: Nodes, tmp_path: Path) -> None:
     """The same command goes on with a new cluster."""
     (tmp_path / "net.py").write_text(NET)

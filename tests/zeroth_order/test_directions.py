@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from tests.lazy import Lazy
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream, generator
@@ -28,6 +28,8 @@ from vertizo.zeroth_order.directions import (
     drawn,
     values,
 )
+
+stats = Lazy("scipy.stats")
 
 Array = NDArray[np.float64]
 

@@ -122,6 +122,7 @@ def second_moment_of_forward_difference(law: str, smoothing: float) -> float:
     )
 
 
+@pytest.mark.full
 def test_moments_on_a_quadratic() -> None:
     """``E‖ĝ‖² = φ² E[(g·u)² ‖u‖²]`` is d‖g‖², and (d + 2)‖g‖² where the norm varies as well."""
     two_sided = ((central, law, smoothing) for law in LAWS for smoothing in (1e-3, 0.1, 1.0))
@@ -150,6 +151,7 @@ def waves(w: Array) -> float:
     return float(AMPLITUDES @ np.sin(w))
 
 
+@pytest.mark.full
 def test_dpzv_lemma_5_6() -> None:
     """DPZV's bounds (13) to (15) on the two-point estimate of an L-smooth function."""
     for law, smoothing, where in product(

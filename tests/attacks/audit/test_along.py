@@ -43,6 +43,7 @@ def test_tangents_of_any_size_move_a_release_by_twice_the_clip_and_no_more(name:
         assert found == pytest.approx([share * most, -share * most], abs=2e-3), size
 
 
+@pytest.mark.full
 @each("name", ALONG)
 def test_every_trial_is_played_on_a_server_as_new_with_noise_of_its_own(name: str) -> None:
     setting = Setting(small.along(name), small.data())
@@ -57,6 +58,7 @@ def _half(self: SeededNoise, release: int, total: Tensor) -> Tensor:
     return total + 0.5 * self.noise_std * torch.from_numpy(noise)
 
 
+@pytest.mark.full
 @each("name", ALONG)
 def test_half_of_the_noise_is_caught_and_all_of_it_is_not(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +72,7 @@ def test_half_of_the_noise_is_caught_and_all_of_it_is_not(
     assert audit(setting, CraftedTangents(setting), trials=1000).refutes_accountant
 
 
+@pytest.mark.full
 def test_the_bias_of_a_sum_tells_no_more_than_is_promised() -> None:
     setting = Setting(small.along("tangent", update="private-sgd"), small.data())
     for player in (CraftedTangents, FinalModel):
@@ -78,6 +81,7 @@ def test_the_bias_of_a_sum_tells_no_more_than_is_promised() -> None:
         assert not found.refutes_accountant
 
 
+@pytest.mark.full
 def test_the_command_takes_a_configuration_of_such_a_method(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from tests.lazy import Lazy
 
 from vertizo.attacks.audit.bounds import (
     FEWEST,
@@ -17,11 +17,14 @@ from vertizo.attacks.audit.bounds import (
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import epsilon_of
 
+stats = Lazy("scipy.stats")
 
+
+@pytest.mark.full
 def test_rates_are_those_of_clopper_and_pearson():
     for hits, trials in ((0, 20), (3, 20), (20, 20), (1, 500), (499, 500)):
         for error in (0.025, 0.005):
-            low, high = binomtest(hits, trials).proportion_ci(1 - 2 * error, method="exact")
+            low, high = stats.binomtest(hits, trials).proportion_ci(1 - 2 * error, method="exact")
             assert float(rate_at_least(hits, trials, error)) == pytest.approx(low, abs=1e-9)
             assert float(rate_at_most(hits, trials, error)) == pytest.approx(high, abs=1e-9)
 
@@ -31,6 +34,7 @@ def _most(repetitions, rate):
     return repetitions * rate + 4 * math.sqrt(repetitions * rate * (1 - rate))
 
 
+@pytest.mark.full
 def test_the_bound_exceeds_the_truth_no_more_often_than_stated():
     def gaussian(generator):
         return generator.standard_normal(1000), 1 + generator.standard_normal(1000)

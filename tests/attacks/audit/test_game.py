@@ -78,6 +78,7 @@ def test_trials_differ_in_noise_and_in_nothing_else_that_matters():
     assert float(player.observe(0, 4)[0]) in seen
 
 
+@pytest.mark.full
 def test_published_noise_gives_away_more_than_it_claims_and_exact_noise_does_not():
     found = _audited(_setting("published"), Malicious, 400)
     assert found.epsilon_claimed == pytest.approx(1.0)
@@ -91,6 +92,7 @@ def test_published_noise_gives_away_more_than_it_claims_and_exact_noise_does_not
     assert not found.refutes_claim
 
 
+@pytest.mark.full
 def test_a_server_with_too_little_noise_or_one_sided_clipping_is_caught(monkeypatch):
     def onto(self, release, total):
         noise = self._stream.generator(release).standard_normal(tuple(total.shape))
@@ -108,6 +110,7 @@ def test_a_server_with_too_little_noise_or_one_sided_clipping_is_caught(monkeypa
         assert found.refutes_accountant, name
 
 
+@pytest.mark.full
 def test_a_raw_label_server_gives_away_more_than_its_replies_alone():
     setting = _setting(update="sgd")
     found = _audited(setting, partial(Measuring, probes=30), 100)
@@ -125,6 +128,7 @@ def test_other_records_tell_nothing_where_the_server_model_does_not_move():
     assert sums[1, 0] - sums[0, 0] == pytest.approx(2 * CLIP * 4, abs=2e-3)
 
 
+@pytest.mark.full
 def test_measuring_keeps_to_the_number_of_probes():
     for probes in (0, 5, 10_000):
         player = Measuring(_setting(update="sgd"), probes=probes)
@@ -133,6 +137,7 @@ def test_measuring_keeps_to_the_number_of_probes():
         assert about_others == min(probes, spare)
 
 
+@pytest.mark.full
 def test_clients_that_follow_the_protocol_know_the_likelihood_of_what_they_see():
     setting = _quiet()
     player = Honest(setting)
@@ -141,7 +146,7 @@ def test_clients_that_follow_the_protocol_know_the_likelihood_of_what_they_see()
     assert max(evidence[0]) < 0 < min(evidence[1])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_clients_that_follow_the_protocol_show_less_than_malicious_ones():
     for noise in ("published", "exact"):
         setting = _setting(noise)
@@ -159,15 +164,17 @@ def _keeps_its_promise(player, trials):
         assert found.bound.epsilon < found.epsilon_exact, update
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_private_servers_keep_their_promise():
     _keeps_its_promise(Measuring, 400)
 
 
+@pytest.mark.full
 def test_who_is_given_the_final_model_learns_no_more_than_is_promised():
     _keeps_its_promise(FinalModel, 150)
 
 
+@pytest.mark.full
 def test_private_labels_tell_no_more_than_is_promised_and_the_game_sees_them(monkeypatch):
     """Randomised response at ε = 1 is told apart; a teacher's labels hardly are."""
     measured = {}
@@ -189,6 +196,7 @@ def _without_noise(self, labels, inputs):
     return torch.stack(sums, 1)
 
 
+@pytest.mark.full
 def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch):
     """By its final model: the replies are what they should be."""
 
@@ -225,6 +233,7 @@ def test_what_the_game_is_not_for_is_refused():
 _command = partial(command, None, trials=20, honest_trials=0, probes=4)
 
 
+@pytest.mark.full
 def test_the_command_prints_figures_for_programs(capsys):
     small_run = ["data.limit=64", "batch_size=16", "epochs=1", "server.update=none"]
     _command([*small_run, "data.parties=2"], confidence=0.9, record=1, as_json=True)
@@ -235,6 +244,7 @@ def test_the_command_prints_figures_for_programs(capsys):
     assert found["bound"]["hits"] == 10  # without noise every trial is decided
 
 
+@pytest.mark.full
 def test_the_command_prints_a_table_for_people(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     _command([], confidence=0.95, record=0, as_json=False)

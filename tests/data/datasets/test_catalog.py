@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from tests.data.datasets.idx_files import PLAIN, encoded, put
 from tests.data.refusals import refused
+from tests.lazy import Lazy
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
@@ -20,6 +20,8 @@ from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.models.losses import Regression
+
+sklearn_datasets = Lazy("sklearn.datasets")
 
 
 def rows(*parts: Tensor) -> Counter[bytes]:
@@ -46,7 +48,7 @@ def no_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_digits() -> None:
-    pooled, bunch = catalog.load("digits"), load_digits()
+    pooled, bunch = catalog.load("digits"), sklearn_datasets.load_digits()
     assert pooled.name == "digits"
     assert pooled.train.shape == (1438, 1, 8, 8)
     assert pooled.test.shape == (359, 1, 8, 8)
@@ -65,7 +67,7 @@ def test_digits() -> None:
 
 class TestBreastCancer:
     def test_what_is_in_it(self) -> None:
-        pooled, bunch = catalog.load("breast-cancer"), load_breast_cancer()
+        pooled, bunch = catalog.load("breast-cancer"), sklearn_datasets.load_breast_cancer()
         test = np.arange(569) % 5 == 4
         assert torch.equal(pooled.train, torch.from_numpy(bunch.data[~test]))
         assert pooled.train.shape == (456, 30)
@@ -80,7 +82,9 @@ class TestBreastCancer:
         assert all(group in name for group, names in pooled.groups.items() for name in names)
 
     def test_only_training_rows_that_are_not_for_validation_scale(self) -> None:
-        values = torch.from_numpy(load_breast_cancer().data[np.arange(569) % 5 == 4])
+        values = torch.from_numpy(
+            sklearn_datasets.load_breast_cancer().data[np.arange(569) % 5 == 4]
+        )
         data = prepare(DataConfig(name="breast-cancer"), Stream.from_seed(0))
         assert data.records == 410
         assert data.fitted == ("mean", "error", "worst")
@@ -101,7 +105,7 @@ def test_diabetes() -> None:
     assert isinstance(pooled.task, Regression)
     assert pooled.class_names is None
     whole = torch.cat([pooled.train_labels, pooled.test_labels])
-    assert sorted(whole.tolist()) == sorted(load_diabetes().target.tolist())
+    assert sorted(whole.tolist()) == sorted(sklearn_datasets.load_diabetes().target.tolist())
 
 
 class TestIdxSets:
@@ -168,6 +172,7 @@ class TestIdxSets:
             root = put(tmp_path / str(number), **{name: content})
             refused([str(root / f"{name}.gz"), word], DataError, catalog.load, "mnist", root)
 
+    @pytest.mark.full
     def test_the_published_files(self, mnist_root: Path) -> None:
         for name in ("mnist", "fashion-mnist"):
             if not (mnist_root / name).is_dir():

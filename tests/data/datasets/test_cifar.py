@@ -182,6 +182,7 @@ def test_wrong_jpeg_files(tmp_path: Path) -> None:
         refuse(tmp_path, "not a readable npz file")
 
 
+@pytest.mark.full
 def test_the_jpeg_files_that_were_found() -> None:
     root = Path(os.environ.get("VERTIZO_DATA", "nowhere"))
     path = root / "cifar10" / cifar.JPEG_FILES[1]

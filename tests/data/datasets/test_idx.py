@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tests.data.datasets.idx_files import PUBLISHED, encoded, put, small_set
 from tests.data.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import idx
@@ -35,7 +36,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 class TestRead:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(
         array=npst.arrays(np.uint8, npst.array_shapes(min_dims=1, max_dims=4, max_side=4)),
         packed=st.booleans(),
@@ -53,7 +54,7 @@ class TestRead:
         assert found.shape == array.shape
         assert (found == array).all()
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(
         content=st.one_of(
             st.binary(max_size=40),

@@ -109,6 +109,7 @@ class TestCreditDefault:
             load("credit-default", tmp_path, drop=["AEG"])
 
 
+@pytest.mark.full
 def test_the_published_files() -> None:
     root, seen = Path(os.environ.get("VERTIZO_DATA", "nowhere")), 0
     for name, train, test, ones, columns, parties in (

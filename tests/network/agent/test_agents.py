@@ -168,6 +168,7 @@ def test_what_nobody_answers_expires_and_says_who(tmp_path: Path) -> None:
     assert houses.states()[1] == "expired"
 
 
+@pytest.mark.full
 @each("stage", ["approved", "running"])
 def test_an_agent_that_falls_silent_ends_the_job(stage: str, tmp_path: Path) -> None:
     configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, silence=0.3)}
@@ -538,6 +539,7 @@ def test_training_that_is_over_everywhere_waits_for_nobody(tmp_path: Path) -> No
     assert houses.states() == ["finished"] * 3
 
 
+@pytest.mark.full
 @each("kind", ["train", "align"])
 def test_whatever_dies_whenever_a_job_ends_well_everywhere(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nvflare")
+pytestmark = [pytest.mark.full, pytest.mark.needs("nvflare")]
 
 CELLNET = "nvflare.fuel.f3.cellnet"
 NEEDED = {

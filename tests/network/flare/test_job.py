@@ -23,8 +23,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nvflare")
-
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network import flare
 from vertizo.network.flare import cells as flare_cells
@@ -32,6 +30,8 @@ from vertizo.network.flare import sites
 from vertizo.network.flare.cells import CHANNEL, NOT_YET, TOPIC, CellChannel, CellService
 from vertizo.network.flare.sites import LabelHolder, Member, own_file
 from vertizo.network.transport import Answer, Channel
+
+pytestmark = [pytest.mark.full, pytest.mark.needs("nvflare")]
 
 SITES = ("site-1", "site-2")
 ROUNDS = 40
@@ -419,7 +419,6 @@ def check_count(folder: Path) -> None:
     assert all((folder / f"count.{site}").read_text() == "done" for site in SITES)
 
 
-@pytest.mark.processes
 def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> None:
     run_apart("simulate", tmp_path, 180.0)
     expected = train_here(tmp_path / "here")
@@ -427,7 +426,6 @@ def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> 
     assert summary_of(tmp_path / "simulated") == expected
 
 
-@pytest.mark.processes
 def test_a_run_over_mutual_tls_is_the_run_without_a_network(tmp_path: Path) -> None:
     text = run_apart("prove_one", tmp_path, 240.0)
     [status, _] = json.loads((tmp_path / "ended.json").read_text())["train"]
@@ -435,8 +433,6 @@ def test_a_run_over_mutual_tls_is_the_run_without_a_network(tmp_path: Path) -> N
     assert summary_of(tmp_path / "proved") == train_here(tmp_path / "here")
 
 
-@pytest.mark.slow
-@pytest.mark.processes
 def test_a_site_that_is_killed_is_named_and_the_job_ends(tmp_path: Path) -> None:
     """FLARE waits, then ends the job; the server's log has a line of ours for each."""
     text = run_apart("lose", tmp_path, 500.0)
@@ -447,8 +443,6 @@ def test_a_site_that_is_killed_is_named_and_the_job_ends(tmp_path: Path) -> None
     assert f"RunError: {flare_cells.ENDED}" in log
 
 
-@pytest.mark.slow
-@pytest.mark.processes
 def test_jobs_over_mutual_tls(tmp_path: Path) -> None:
     text = run_apart("prove", tmp_path, 600.0)
     ended = json.loads((tmp_path / "ended.json").read_text())
@@ -679,7 +673,6 @@ def test_no_vertizo_travels(tmp_path: Path) -> None:
         assert paths == {"vertizo.network.flare.sites.Member"}
 
 
-@pytest.mark.processes
 def test_flare_is_not_imported_before_it_is_needed() -> None:
     text = "import sys, vertizo.network.flare; print('nvflare' in sys.modules)"
     answer = subprocess.run(

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 import torch
+from tests.lazy import Lazy
 from tests.network.by_hand import holder_config
 from tests.network.scoring.parties import Scoring, predicted
 from tests.refusals import refused
@@ -24,9 +25,10 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
 from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring import callers, rpc
-from vertizo.network.scoring.http import http_at
 from vertizo.network.scoring.rpc import grpc_at
 from vertizo.network.scoring.scorer import NotScoredError
+
+web = Lazy("vertizo.network.scoring.http")
 
 Make = Callable[..., Scoring]
 
@@ -42,6 +44,7 @@ def log_of(made: Scoring) -> list[dict[str, Any]]:
     return [json.loads(line) for line in made.options.log.read_text().splitlines()]
 
 
+@pytest.mark.full
 def test_requests_are_refused_for_what_is_wrong_with_them_and_kept(scoring: Make) -> None:
     made = scoring(most=5, deadline=1.0)
     key, few = made.key, made.keys[:2]
@@ -66,6 +69,7 @@ def test_requests_are_refused_for_what_is_wrong_with_them_and_kept(scoring: Make
     assert made.scorer.counts["crm"].records == 2
 
 
+@pytest.mark.full
 def test_the_log_is_private_and_may_leave_ids_out(scoring: Make) -> None:
     made = scoring(log_ids=False)
     with made.members():
@@ -80,6 +84,7 @@ def test_the_log_is_private_and_may_leave_ids_out(scoring: Make) -> None:
     assert [line["records"] for line in log_of(made)] == [1]
 
 
+@pytest.mark.full
 def test_what_cannot_be_logged_is_not_answered(scoring: Make, tmp_path: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
@@ -96,6 +101,7 @@ def test_what_cannot_be_logged_is_not_answered(scoring: Make, tmp_path: Path) ->
         scoring(log=tmp_path / "nowhere" / "log")
 
 
+@pytest.mark.full
 def test_rates_are_each_callers_own(scoring: Make) -> None:
     made = scoring()
     assert made.options.callers is not None
@@ -180,7 +186,7 @@ def test_addresses_that_would_send_keys_in_clear_are_refused(tables: Path, tmp_p
 @contextmanager
 def asking(made: Scoring, context: ssl.SSLContext | None = None) -> Iterator[Callable[..., Any]]:
     """Makes requests; gives status, headers and content."""
-    with http_at(made.options, made.scorer) as port:
+    with web.http_at(made.options, made.scorer) as port:
 
         def ask(
             path: str = "/v1/score", body: Any = None, key: str | None = None, method: str = "POST"
@@ -265,11 +271,12 @@ def test_requests_over_http_that_are_refused(scoring: Make) -> None:
             taken.listen()
             place = f"127.0.0.1:{taken.getsockname()[1]}"
             options = made.options.model_copy(update={"http": place, "grpc": place})
-            for at in (http_at, grpc_at):
+            for at in (web.http_at, grpc_at):
                 with pytest.raises(RunError, match="is in use"), at(options, made.scorer):
                     pass
 
 
+@pytest.mark.full
 def test_many_ask_over_http_at_once(scoring: Make, tables: Path, trained: Path) -> None:
     made, truth = scoring(cache=0.0), predicted(tables, trained)
     wrong: list[Any] = []
@@ -293,6 +300,7 @@ def test_many_ask_over_http_at_once(scoring: Make, tables: Path, trained: Path) 
 # Over gRPC, and with certificates.
 
 
+@pytest.mark.full
 def test_scores_over_grpc(scoring: Make, tables: Path, trained: Path) -> None:
     made, truth = scoring(grpc="127.0.0.1:0", deadline=1.0), predicted(tables, trained)
     kinds = rpc.messages()
@@ -359,10 +367,10 @@ def test_callers_see_the_certificate_that_is_set(scoring: Make, tmp_path: Path) 
                 call(b"", timeout=20)
             assert found.value.code() is grpc.StatusCode.UNAUTHENTICATED
     (folder / "key.pem").write_text("no key")
-    for at, error in ((http_at, ConfigError), (grpc_at, RunError)):
+    for at, error in ((web.http_at, ConfigError), (grpc_at, RunError)):
         with pytest.raises(error), at(made.options, made.scorer):
             pass
     (folder / "key.pem").unlink()
-    for at in (http_at, grpc_at):
+    for at in (web.http_at, grpc_at):
         with pytest.raises(ConfigError, match="cannot be used"), at(made.options, made.scorer):
             pass

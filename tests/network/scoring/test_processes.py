@@ -21,7 +21,7 @@ from tests.processes import Party, held_port, until
 
 from vertizo.network.authority import issue
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.full
 
 ALL = ("bank", *NAMES)
 

@@ -41,6 +41,7 @@ def assert_scored(found: Any, keys: list[str], truth: dict[str, torch.Tensor]) -
     torch.testing.assert_close(logits, torch.stack([truth[key] for key in keys]))
 
 
+@pytest.mark.full
 @each("head", ["private", "raw"])
 def test_scores_are_the_predictions_of_the_same_records(
     head: Head, scoring: Make, tables: Path, trained: Path
@@ -148,6 +149,7 @@ def test_a_silent_member_is_named_and_nothing_is_left_over(
             assert made.service.is_ready
 
 
+@pytest.mark.full
 def test_members_that_come_and_go_lose_no_score(scoring: Make, tables: Path, trained: Path) -> None:
     """Connections end before, at and after answers; many ask for overlapping records meanwhile."""
     made, truth = scoring(cache=0.02), predicted(tables, trained)

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 from pydantic import TypeAdapter, ValidationError
 from tests.federations import back
 from tests.refusals import refused
+from tests.rows import examples
 
 from vertizo.core.errors import MalformedError
 from vertizo.protocol.codecs.base import Codec
@@ -92,7 +93,7 @@ numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 @given(array=arrays.arrays(np.float32, st.integers(1, 30), elements=numbers))
 @example(array=np.array([-MOST, MOST, 0, 1], np.float32))
 @example(array=np.array([LEAST, 0, 5 * LEAST, 3 * LEAST], np.float32))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_a_number_is_off_by_half_a_step_and_the_ends_by_nothing(array: np.ndarray) -> None:
     given_ = torch.from_numpy(array)
     low, high = float(given_.min()), float(given_.max())
@@ -110,7 +111,7 @@ def test_a_number_is_off_by_half_a_step_and_the_ends_by_nothing(array: np.ndarra
     array=arrays.arrays(np.float32, st.integers(0, 2), elements=numbers),
     shape=arrays.array_shapes(max_dims=3, max_side=5),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_two_numbers_and_constants_are_exact(array: np.ndarray, shape: tuple[int, ...]) -> None:
     two = torch.from_numpy(array)
     constant = torch.full(shape, float(two[0]) if len(two) else 0.0)
@@ -175,7 +176,7 @@ def test_one_size_for_all_records_of_a_point() -> None:
     ),
     fraction=st.floats(0.01, 1),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_the_largest_of_every_row_are_kept_exactly(array: np.ndarray, fraction: float) -> None:
     codec = TopK(fraction=fraction)
     given_ = torch.from_numpy(array)
@@ -233,7 +234,7 @@ WIDTHS = [*range(1, 18), 24, 31, 32]
 
 @given(drawn=st.lists(st.integers(0, 2**32 - 1), max_size=20))
 @example(drawn=[2**32 - 1] * 9)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_bits_lie_where_the_docstring_says(drawn: list[int]) -> None:
     for width in WIDTHS:
         numbers = [number % 2**width for number in drawn]

@@ -40,6 +40,7 @@ def sent(feedback: Feedback, codec: Codec, ids: Tensor, array: Tensor) -> Tensor
     return arrived
 
 
+@pytest.mark.full
 def test_the_sum_of_what_arrives_approaches_the_sum_of_what_was_wanted() -> None:
     """The mean error falls like one over the rounds; without feedback it stays."""
     rounds, base = 400, normal(0, 3, 8)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from vertizo import VerticalClassifier
+import vertizo as vz
 from vertizo.cli.main import main
 
 TINY: dict[str, Any] = {"method": "vafl", "epochs": 3, "batch_size": 20, "random_state": 0}
@@ -34,9 +34,9 @@ def people(rows: int = 120, seed: int = 0) -> pl.DataFrame:
     )
 
 
-def classifier(**changed: Any) -> VerticalClassifier:
+def classifier(**changed: Any) -> vz.VerticalClassifier:
     """A small one, on these parties."""
-    return VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
+    return vz.VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str, code: int = 0) -> None:

@@ -6,16 +6,12 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
-from sklearn.utils.estimator_checks import estimator_checks_generator
+from tests.lazy import Lazy
 from tests.rows import each
 
-from vertizo import VerticalClassifier, VerticalRegressor
+import vertizo as vz
 
-FIRST_ORDER = [
-    VerticalClassifier(method="vafl", epochs=5),
-    VerticalRegressor(method="vafl", epochs=20, server_learning_rate=0.03),
-]
-
+checks = Lazy("sklearn.utils.estimator_checks")
 
 NOT_REPEATED = {
     "check_sample_weight_equivalence_on_dense_data": "a repeated record is in batches of its own, "
@@ -26,7 +22,7 @@ NOT_REPEATED = {
 
 def run_checks(estimator: Any) -> None:
     failed = []
-    for instance, check in estimator_checks_generator(
+    for instance, check in checks.estimator_checks_generator(
         estimator, expected_failed_checks=NOT_REPEATED, mark="skip"
     ):
         try:
@@ -38,12 +34,19 @@ def run_checks(estimator: Any) -> None:
     assert not failed, "\n".join(failed)
 
 
-@each("estimator", FIRST_ORDER)
+@pytest.mark.full
+@each(
+    "estimator",
+    lambda: [
+        vz.VerticalClassifier(method="vafl", epochs=5),
+        vz.VerticalRegressor(method="vafl", epochs=20, server_learning_rate=0.03),
+    ],
+)
 def test_first_order(estimator: Any) -> None:
     run_checks(estimator)
 
 
-@pytest.mark.slow
-@each("estimator", [VerticalClassifier(), VerticalRegressor()])
+@pytest.mark.full
+@each("estimator", lambda: [vz.VerticalClassifier(), vz.VerticalRegressor()])
 def test_as_they_come(estimator: Any) -> None:
     run_checks(estimator)

@@ -6,28 +6,30 @@ import pickle
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 import torch
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from tests.lazy import Lazy
 from tests.rows import each
 from tests.run.estimators.people import PARTIES, TINY, classifier, people
 
-from vertizo import Privacy, VerticalClassifier, VerticalRegressor
+import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.run.experiment import Experiment
+
+sklearn_base = Lazy("sklearn.base")
+model_selection = Lazy("sklearn.model_selection")
+sklearn_pipeline = Lazy("sklearn.pipeline")
+preprocessing = Lazy("sklearn.preprocessing")
+pd = Lazy("pandas")
 
 FRAME = people()
 X, Y = FRAME.drop("y", "amount"), FRAME["y"]
 NUMBERS = X.select("age", "debt").to_numpy()
 
 
-def regressor(**changed: Any) -> VerticalRegressor:
-    return VerticalRegressor(**{"parties": PARTIES, **TINY, **changed})
+def regressor(**changed: Any) -> vz.VerticalRegressor:
+    return vz.VerticalRegressor(**{"parties": PARTIES, **TINY, **changed})
 
 
 def as_pandas(frame: pl.DataFrame) -> pd.DataFrame:
@@ -35,7 +37,7 @@ def as_pandas(frame: pl.DataFrame) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def plain() -> VerticalClassifier:
+def plain() -> vz.VerticalClassifier:
     """Fitted as it comes."""
     return classifier().fit(X, Y)
 
@@ -66,7 +68,7 @@ class TestFit:
         assert fitted.result_.summary["parties"] == ["shop"]
         assert fitted.predict_proba(X).shape == (120, 2)
 
-    def test_frames_of_all_kinds_give_the_same_numbers(self, plain: VerticalClassifier) -> None:
+    def test_frames_of_all_kinds_give_the_same_numbers(self, plain: vz.VerticalClassifier) -> None:
         """Of pandas and Polars; columns by position; and with a column that nobody holds."""
         wanted, dates = (
             plain.predict_proba(X),
@@ -83,10 +85,11 @@ class TestFit:
 
     def test_arrays_are_cut_in_two_and_may_miss_values(self) -> None:
         assert np.isnan(NUMBERS).any()
-        fitted = VerticalClassifier(**TINY).fit(NUMBERS, Y.to_numpy())
+        fitted = vz.VerticalClassifier(**TINY).fit(NUMBERS, Y.to_numpy())
         assert fitted.result_.summary["parties"] == ["party0", "party1"]
         assert fitted.predict(NUMBERS).shape == (120,)
 
+    @pytest.mark.full
     @each("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]])
     def test_classes_come_back_as_they_were(self, labels: list[Any]) -> None:
         y = np.where(Y.to_numpy() == "late", labels[0], labels[1])
@@ -101,8 +104,8 @@ class TestFit:
     def test_categories_of_numbers(self) -> None:
         codes = pl.DataFrame({"a": [1, 2, 3, 4] * 30, "b": np.linspace(0, 1, 120)})
         kinds = codes.with_columns(pl.col("a").cast(pl.String).cast(pl.Categorical))
-        named = VerticalClassifier({"p": ["a"], "q": ["b"]}, **TINY, categorical=["a"])
-        typed = VerticalClassifier({"p": ["a"], "q": ["b"]}, **TINY)
+        named = vz.VerticalClassifier({"p": ["a"], "q": ["b"]}, **TINY, categorical=["a"])
+        typed = vz.VerticalClassifier({"p": ["a"], "q": ["b"]}, **TINY)
         wanted = named.fit(codes, Y).predict_proba(codes)
         assert np.array_equal(wanted, typed.fit(kinds, Y).predict_proba(kinds))
         frame = as_pandas(codes).astype({"a": "category"})
@@ -136,28 +139,37 @@ class TestFit:
 
 class TestWithScikitLearn:
     def test_a_pipeline(self) -> None:
-        model = make_pipeline(StandardScaler(), VerticalClassifier(**TINY)).fit(NUMBERS, Y)
+        model = sklearn_pipeline.make_pipeline(
+            preprocessing.StandardScaler(), vz.VerticalClassifier(**TINY)
+        ).fit(NUMBERS, Y)
         assert model.predict(NUMBERS).shape == (120,)
 
+    @pytest.mark.full
     def test_a_search_over_parameters_and_privacy(self) -> None:
         grid = {"epochs": [1, 12], "config": [None, {"client": {"optimizer": {"momentum": 0.5}}}]}
-        search = GridSearchCV(classifier(), grid, cv=2, error_score="raise").fit(as_pandas(X), Y)
+        search = model_selection.GridSearchCV(classifier(), grid, cv=2, error_score="raise").fit(
+            as_pandas(X), Y
+        )
         assert search.best_params_["epochs"] == 12
         assert search.best_estimator_.result_.summary["epochs"] == 12
 
+    @pytest.mark.full
     def test_cross_validation_by_a_score_of_probabilities(self) -> None:
-        found = cross_val_score(classifier(epochs=20), as_pandas(X), Y, cv=3, scoring="roc_auc")
+        found = model_selection.cross_val_score(
+            classifier(epochs=20), as_pandas(X), Y, cv=3, scoring="roc_auc"
+        )
         assert found.shape == (3,)
         assert found.mean() > 0.7
 
     def test_a_clone_is_not_fitted_and_equal(self) -> None:
-        original = classifier(privacy=Privacy(epsilon=1.0), config={"threads": 1})
-        copy = clone(original.set_params(epochs=1))
+        original = classifier(privacy=vz.Privacy(epsilon=1.0), config={"threads": 1})
+        copy = sklearn_base.clone(original.set_params(epochs=1))
         assert copy.get_params() == original.get_params()
         assert not hasattr(copy, "result_")
 
+    @pytest.mark.full
     def test_a_pickle_predicts_and_holds_no_training_record(
-        self, plain: VerticalClassifier
+        self, plain: vz.VerticalClassifier
     ) -> None:
         state = pickle.dumps(plain)
         assert np.array_equal(pickle.loads(state).predict_proba(X), plain.predict_proba(X))
@@ -172,12 +184,15 @@ class TestWithScikitLearn:
 
         monkeypatch.setattr(Experiment, "run", stop)
         with pytest.raises(KeyboardInterrupt, match="round 3"):
-            GridSearchCV(classifier(), {"epochs": [1, 2]}, cv=2).fit(as_pandas(X), Y)
+            model_selection.GridSearchCV(classifier(), {"epochs": [1, 2]}, cv=2).fit(
+                as_pandas(X), Y
+            )
 
 
 class TestPrivacy:
+    @pytest.mark.full
     def test_a_budget_alone_is_enough(self) -> None:
-        asked = {"classes": ["late", "paid"], "privacy": Privacy(epsilon=1.0, delta=1e-5)}
+        asked = {"classes": ["late", "paid"], "privacy": vz.Privacy(epsilon=1.0, delta=1e-5)}
         model = classifier(method="dpzv", epochs=None, batch_size=None, **asked)
         said = model.fit(X, Y).result_.summary["privacy"]
         assert said["guarantee"] == "simulated"
@@ -190,14 +205,14 @@ class TestPrivacy:
         neighbour[7] = "never"
         for y in (whole, neighbour):
             for model in (
-                classifier(privacy=Privacy(epsilon=1.0)),
+                classifier(privacy=vz.Privacy(epsilon=1.0)),
                 classifier(privacy={"epsilon": 1.0, "accounting": "published"}),
                 classifier(config={"privacy": {"epsilon": 1.0}}),
             ):
                 with pytest.raises(ValueError, match=r"^classes is None, .*classes=\[") as refused:
                     model.fit(X, y)
                 assert len(str(refused.value).splitlines()) == 1
-        public = classifier(privacy=Privacy(epsilon=1.0), classes=["paid", "late", "never"])
+        public = classifier(privacy=vz.Privacy(epsilon=1.0), classes=["paid", "late", "never"])
         for y in (whole, neighbour):
             assert list(public.fit(X, y).classes_) == ["late", "never", "paid"]
             assert public.predict_proba(X).shape == (120, 3)
@@ -213,15 +228,16 @@ class TestPrivacy:
             (None, 1, "simulated", "Simulated: ε = "),
             ("secure", 1, "exact", "ε = "),
         ):
-            asked = Privacy(epsilon=1.0, noise=noise)
+            asked = vz.Privacy(epsilon=1.0, noise=noise)
             fitted = classifier(classes=["paid", "late"], privacy=asked, random_state=seed)
             said = fitted.fit(X, Y).result_.summary["privacy"]
             assert said["guarantee"] == guarantee
             assert ("operating" in said["noise_source"]) == (guarantee == "exact")
             assert fitted.privacy_.startswith(begins)
 
+    @pytest.mark.full
     def test_a_regression_needs_public_bounds(self) -> None:
-        model = regressor(privacy=Privacy(epsilon=1.0))
+        model = regressor(privacy=vz.Privacy(epsilon=1.0))
         with pytest.raises(ValueError, match="label_range"):
             model.fit(X, FRAME["amount"])
         fitted = model.set_params(label_range=(0.0, 200.0)).fit(X, FRAME["amount"])
@@ -245,7 +261,7 @@ class TestPrivacy:
     )
     def test_a_wrong_budget_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=next(reversed(wrong))):
-            Privacy(**wrong)
+            vz.Privacy(**wrong)
 
 
 def refused(kind: type[Exception], words: list[str], call: Any, *arguments: Any) -> None:
@@ -296,7 +312,7 @@ class TestOneLineSaysWhatIsWrong:
 
     @each(
         "x, y, words",
-        [
+        lambda: [
             (X.lazy(), Y, ["LazyFrame", "X.collect()"]),
             (X.clear(), [], ["no rows"]),
             (X, ["late"] * 120, ["one class", "'late'"]),
@@ -311,7 +327,7 @@ class TestOneLineSaysWhatIsWrong:
     def test_of_records(self, x: Any, y: Any, words: list[str]) -> None:
         refused(DataError, words, classifier().fit, x, y)
 
-    def test_of_new_records(self, plain: VerticalClassifier) -> None:
+    def test_of_new_records(self, plain: vz.VerticalClassifier) -> None:
         """Of which unseen and missing values are no mistake."""
         with pytest.raises(ValueError, match="feature names should match"):
             plain.predict(X.rename({"age": "years"}))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import nbformat
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
+from tests.lazy import Lazy
+
+nbclient = Lazy("nbclient")
+nbformat = Lazy("nbformat")
+jupyter_manager = Lazy("jupyter_client.manager")
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = {
@@ -47,8 +49,7 @@ def test_they_are_stored_as_they_ran() -> None:
         assert any("image/png" in output.get("data", {}) for output in outputs), name
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_it_runs(name: str) -> None:
     if not (Path(os.environ.get("VERTIZO_DATA", "nowhere")) / FILES[name]).is_file():
@@ -56,7 +57,7 @@ def test_it_runs(name: str) -> None:
     run(name)
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_the_one_without_files_runs() -> None:
     run("first_look")
 
@@ -67,8 +68,8 @@ def run(name: str) -> None:
         if "parameters" in cell.metadata.get("tags", []):
             cell.source = SMALL[name]
         cell.outputs, cell.execution_count = [], None
-    manager = AsyncKernelManager(kernel_name="python3", transport="ipc")
-    NotebookClient(notebook, km=manager, timeout=600).execute(cleanup_kc=True)
+    manager = jupyter_manager.AsyncKernelManager(kernel_name="python3", transport="ipc")
+    nbclient.NotebookClient(notebook, km=manager, timeout=600).execute(cleanup_kc=True)
     outputs = [output for cell in cells(notebook) for output in cell.outputs]
     for words in PRINTED[name]:
         assert any(words in output.get("text", "") for output in outputs), words

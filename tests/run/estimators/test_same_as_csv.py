@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 import torch
 import yaml
+from tests.lazy import Lazy
 from tests.rows import each
 from tests.run.estimators.people import call
 
-from vertizo import VerticalClassifier
+import vertizo as vz
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.estimators.base import VerticalEstimator
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor
+
+pd = Lazy("pandas")
 
 LOANS = Path(__file__).parents[3] / "examples" / "loans.csv"
 PARTIES = {
@@ -50,8 +51,8 @@ def trained(
     return tmp_path / "run"
 
 
-def estimator(**changed: Any) -> VerticalClassifier:
-    return VerticalClassifier(
+def estimator(**changed: Any) -> vz.VerticalClassifier:
+    return vz.VerticalClassifier(
         PARTIES,
         label_holder="bank",
         epochs=2,
@@ -65,7 +66,7 @@ def estimator(**changed: Any) -> VerticalClassifier:
     )
 
 
-def assert_same(run: Path, fitted: VerticalEstimator, rows: Any) -> None:
+def assert_same(run: Path, fitted: Any, rows: Any) -> None:
     predictor, folder = Predictor.load(run), RunFolder(run)
     theirs, ours = predictor.parameters, fitted.result_.parameters
     assert torch.equal(theirs["server"], ours["server"])
@@ -83,6 +84,7 @@ def assert_same(run: Path, fitted: VerticalEstimator, rows: Any) -> None:
     )
 
 
+@pytest.mark.full
 @each("library", ["pandas", "polars"])
 def test_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     run = trained(tmp_path, monkeypatch)
@@ -93,6 +95,7 @@ def test_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library:
     assert_same(run, fitted, test[columns])
 
 
+@pytest.mark.full
 def test_the_same_guarantee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two configurations share no noise, and these name different sources: here they do."""
     monkeypatch.setattr(ExperimentConfig, "digest", "the same")

@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.base import clone
+from tests.lazy import Lazy
 from tests.rows import each
 from tests.run.estimators.people import PARTIES, TINY, call, classifier, people
 
-from vertizo import Privacy, VerticalClassifier, VerticalRegressor
+import vertizo as vz
 from vertizo.core.errors import RunError
+
+sklearn_base = Lazy("sklearn.base")
 
 WRONG = {"epsilon": -1}
 FRAME = people()
 X, Y = FRAME.drop("y", "amount"), FRAME["y"]
 
 
-def fitted(**changed: Any) -> VerticalClassifier:
+def fitted(**changed: Any) -> vz.VerticalClassifier:
     return classifier(**changed).fit(X, Y)
 
 
@@ -34,6 +36,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
     before = fitted(final_head="boosting", head="raw")
     private = before.set_params(head="private").predict_proba(X)
@@ -43,12 +46,14 @@ def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
     assert (raw.argmax(1) == (Y == "paid").to_numpy()).mean() > 0.8  # it has seen these
     assert "must stay with the label holder" in before.privacy_
     before.save(tmp_path / "saved")
-    after = VerticalClassifier.load(tmp_path / "saved")
+    after = vz.VerticalClassifier.load(tmp_path / "saved")
     assert np.array_equal(after.predict_proba(X), raw)
     assert np.array_equal(after.set_params(head="private").predict_proba(X), private)
-    amounts = VerticalRegressor(PARTIES, **TINY, final_head="refit", head="raw", out=tmp_path / "r")
+    amounts = vz.VerticalRegressor(
+        PARTIES, **TINY, final_head="refit", head="raw", out=tmp_path / "r"
+    )
     amounts.fit(X, FRAME["amount"])
-    again = VerticalRegressor.load(tmp_path / "r")
+    again = vz.VerticalRegressor.load(tmp_path / "r")
     assert np.array_equal(again.predict(X), amounts.predict(X))
 
 
@@ -56,7 +61,7 @@ def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
 def test_it_comes_back_the_same(tmp_path: Path, validation: float) -> None:
     before = fitted(validation=validation)
     before.save(tmp_path / "saved")
-    after = VerticalClassifier.load(tmp_path / "saved")
+    after = vz.VerticalClassifier.load(tmp_path / "saved")
     assert np.array_equal(after.predict_proba(X), before.predict_proba(X))
     assert after.classes_.tolist() == before.classes_.tolist()
     assert after.get_params() == before.get_params()
@@ -66,29 +71,30 @@ def test_it_comes_back_the_same(tmp_path: Path, validation: float) -> None:
     assert after.result_.summary["rounds"] == before.result_.summary["rounds"]
     assert len(after.result_.metrics) == len(before.result_.metrics)
     after.save(tmp_path / "again")
-    again = VerticalClassifier.load(tmp_path / "again")
+    again = vz.VerticalClassifier.load(tmp_path / "again")
     assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
 
 
 def test_out_leaves_the_same_folder(tmp_path: Path) -> None:
     before = fitted(out=tmp_path / "run")
-    after = VerticalClassifier.load(tmp_path / "run")
+    after = vz.VerticalClassifier.load(tmp_path / "run")
     assert np.array_equal(after.predict_proba(X), before.predict_proba(X))
     assert before.result_.folder == tmp_path / "run"
 
 
+@pytest.mark.full
 def test_parameters_of_every_kind(tmp_path: Path) -> None:
     before = fitted(
         method="dpzv",
         parties={"bank": np.array([0, 1]), "shop": (2, 3)},
         classes=["late", "paid"],
-        privacy=Privacy(epsilon=2.0, noise="secure"),
+        privacy=vz.Privacy(epsilon=2.0, noise="secure"),
         random_state=np.random.RandomState(3),
         client_hidden=(4,),
         config={"client": {"optimizer": {"momentum": np.float64(0.5)}}},
         out=tmp_path / "run",
     )
-    after = VerticalClassifier.load(tmp_path / "run")
+    after = vz.VerticalClassifier.load(tmp_path / "run")
     assert np.array_equal(after.predict_proba(X), before.predict_proba(X))
     assert after.privacy == before.privacy
     assert after.parties == {"bank": [0, 1], "shop": [2, 3]}
@@ -99,22 +105,23 @@ def test_parameters_of_every_kind(tmp_path: Path) -> None:
 
 def test_numbers_as_classes(tmp_path: Path) -> None:
     y = (Y == "late").to_numpy().astype(np.int8)
-    before = VerticalClassifier(PARTIES, **TINY).fit(X, y)
+    before = vz.VerticalClassifier(PARTIES, **TINY).fit(X, y)
     before.save(tmp_path / "saved")
-    after = VerticalClassifier.load(tmp_path / "saved")
+    after = vz.VerticalClassifier.load(tmp_path / "saved")
     assert after.classes_.dtype == np.int8
     assert np.array_equal(after.predict(X), before.predict(X))
 
 
+@pytest.mark.full
 def test_weights_of_numbers_come_back(tmp_path: Path) -> None:
     """JSON has texts as keys alone; a copy of what was loaded is fitted as before."""
     y = (Y == "late").to_numpy().astype(int) + 1
     for weights in ({1: 2.0, 2: 0.5}, {np.int64(2): 3}, "balanced", None):
-        before = VerticalClassifier(PARTIES, **TINY, class_weight=weights).fit(X, y)
+        before = vz.VerticalClassifier(PARTIES, **TINY, class_weight=weights).fit(X, y)
         before.save(tmp_path / f"{weights}")
-        after = VerticalClassifier.load(tmp_path / f"{weights}")
+        after = vz.VerticalClassifier.load(tmp_path / f"{weights}")
         assert after.class_weight == weights
-        again = clone(after).fit(X, y)
+        again = sklearn_base.clone(after).fit(X, y)
         assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
 
 
@@ -139,9 +146,9 @@ def test_what_cannot_be_saved_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_an_array_has_no_names(tmp_path: Path) -> None:
     numbers = X.select("age", "debt").to_numpy()
-    before = VerticalRegressor(**TINY).fit(numbers, FRAME["amount"])
+    before = vz.VerticalRegressor(**TINY).fit(numbers, FRAME["amount"])
     before.save(tmp_path / "saved")
-    after = VerticalRegressor.load(tmp_path / "saved")
+    after = vz.VerticalRegressor.load(tmp_path / "saved")
     assert not hasattr(after, "feature_names_in_")
     assert np.array_equal(after.predict(numbers), before.predict(numbers))
 
@@ -187,9 +194,9 @@ class TestRefused:
 
     def test_no_estimator_or_another(self, ran: Path, tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"VerticalClassifier\.load"):
-            VerticalRegressor.load(ran)
+            vz.VerticalRegressor.load(ran)
         with pytest.raises(RunError, match=r"no estimator\.json"):
-            VerticalClassifier.load(tmp_path)
+            vz.VerticalClassifier.load(tmp_path)
 
     @each(
         "damage, words",
@@ -211,4 +218,4 @@ class TestRefused:
         for text in (json.dumps(damage(content)), "{"):
             file.write_text(text, encoding="utf-8")
             with pytest.raises(RunError, match=words if text != "{" else r"estimator\.json"):
-                VerticalClassifier.load(tmp_path)
+                vz.VerticalClassifier.load(tmp_path)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
+from tests.lazy import Lazy
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.run.estimators import inputs, settings
 from vertizo.run.estimators.privacy import Privacy
+
+pd = Lazy("pandas")
 
 GIVEN: dict[str, Any] = {"method": "dpzv", "privacy": None}
 

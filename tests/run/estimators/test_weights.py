@@ -10,16 +10,17 @@ import pytest
 from tests.rows import each
 from tests.run.estimators.people import TINY, classifier, people
 
-from vertizo import Privacy, VerticalRegressor
+import vertizo as vz
 from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 
 PEOPLE = people()
 X, Y = PEOPLE.drop("y", "amount"), PEOPLE["y"].to_numpy()
 CLASSES = ["late", "paid"]
-PRIVATE: dict[str, Any] = {"method": "dpzv", "classes": CLASSES, "privacy": Privacy(1.0)}
+PRIVATE: dict[str, Any] = {"method": "dpzv", "classes": CLASSES, "privacy": vz.Privacy(1.0)}
 
 
+@pytest.mark.full
 def test_weights_move_predictions_towards_what_weighs_more() -> None:
     plain = classifier().fit(X, Y).predict_proba(X)
     ones = classifier().fit(X, Y, np.ones(120)).predict_proba(X)
@@ -30,7 +31,7 @@ def test_weights_move_predictions_towards_what_weighs_more() -> None:
     assert (named[:, 0] > plain[:, 0]).mean() > 0.9
     balanced = classifier(class_weight="balanced").fit(X, Y).predict_proba(X)
     assert not np.array_equal(balanced, plain)
-    number = VerticalRegressor({"a": ["age"], "b": ["debt"]}, **TINY)
+    number = vz.VerticalRegressor({"a": ["age"], "b": ["debt"]}, **TINY)
     amounts, halves = PEOPLE["amount"].to_numpy(), np.where(np.arange(120) < 60, 5.0, 0.0)
     assert not np.array_equal(
         number.fit(X, amounts).predict(X), number.fit(X, amounts, halves).predict(X)
@@ -68,12 +69,14 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], weights: Any, wor
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_jobs_are_threads() -> None:
     fitted = [classifier(n_jobs=jobs).fit(X, Y) for jobs in (None, 2, -1)]
     assert [one._config.threads for one in fitted][:2] == [1, 2]
     assert fitted[2]._config.threads >= 1
 
 
+@pytest.mark.full
 def test_fits_are_charged_to_one_ledger_until_it_is_spent(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     model = classifier(**PRIVATE, ledger=path, ledger_fits=2)
@@ -91,6 +94,7 @@ def test_fits_are_charged_to_one_ledger_until_it_is_spent(tmp_path: Path) -> Non
         another.set_params(parties={"a": ["age"], "b": ["debt"]}).fit(X, Y)
 
 
+@pytest.mark.full
 def test_a_person_is_named_by_a_column_that_nobody_holds(tmp_path: Path) -> None:
     import polars as pl
 

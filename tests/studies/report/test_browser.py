@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lazy import Lazy
 
 from vertizo.studies.report import read, write
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+playwright = Lazy("playwright.sync_api")
+
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 pytestmark = [
-    pytest.mark.processes,
+    pytest.mark.needs("playwright"),
+    pytest.mark.full,
     pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here"),
 ]
 PATIENT = 60_000

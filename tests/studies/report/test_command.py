@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.studies.conftest import Call
 from tests.studies.report.pages import parsed
 
 
+@pytest.mark.full
 def test_where_the_page_is(call: Call, private: Path, comparison: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in private.rglob("*") if path.is_file()}
     assert call("report", private, comparison, "--title", "Both")[0] == 0

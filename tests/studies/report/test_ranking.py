@@ -25,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.full
 def test_curves_are_those_of_the_summary(folder: Path) -> None:
     run = read([folder]).runs[0]
     kept = ranking.tested(run)
@@ -42,6 +43,7 @@ def test_curves_are_those_of_the_summary(folder: Path) -> None:
     assert area == pytest.approx(run.summary["test_auc"], abs=0.01)
 
 
+@pytest.mark.full
 def test_the_page_has_them_and_headlines_show_what_chose_the_model(folder: Path) -> None:
     page = page_of(folder)
     figure = page.one("div", id="ranking0")
@@ -55,6 +57,7 @@ def test_the_page_has_them_and_headlines_show_what_chose_the_model(folder: Path)
     assert "UTC" in card
 
 
+@pytest.mark.full
 def test_controls_below_a_folder_of_runs_are_no_runs_of_their_own(folder: Path) -> None:
     cards = page_of(folder.parent).one("section", id="overview").all("li", class_="card")
     assert len(cards) == 1
@@ -62,6 +65,7 @@ def test_controls_below_a_folder_of_runs_are_no_runs_of_their_own(folder: Path) 
     assert "raw head" in cards[0].text
 
 
+@pytest.mark.full
 def test_a_run_without_test_records_beside_one_with_them(folder: Path, tmp_path: Path) -> None:
     """Such as a trial of a search: its own figure, and never a dash."""
     shutil.copytree(folder, tmp_path / "with")

@@ -47,6 +47,7 @@ def test_no_epsilon_where_none_holds(plain: Result) -> None:
     assert not any("epsilon" in row for row in published.metrics)
 
 
+@pytest.mark.full
 def test_epsilon_grows_to_that_of_the_run() -> None:
     for server in ("none", "private-sgd", "private-zeroth-order"):
         for timing in ("asynchronous", "synchronous"):
@@ -64,6 +65,7 @@ def test_epsilon_grows_to_that_of_the_run() -> None:
                 assert spent[1] == pytest.approx(epsilon_of(mu, privacy["delta"]), rel=1e-6)
 
 
+@pytest.mark.full
 def test_steps_before_the_first_query_are_spent() -> None:
     secret = ("server.secret.sampling=0.2", "server.secret.warm_up=4", "server.secret.every=2")
     result = ran(*EXACT, "server.update=poisson-dp-sgd", *secret)

@@ -40,6 +40,7 @@ def _own(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(OWN)
 
 
+@pytest.mark.full
 def test_the_list(call: Call) -> None:
     code, out, errors = call("reproduce", "--list")
     assert (code, errors) == (0, "")
@@ -70,7 +71,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
         assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_whole_study(call: Call, tmp_path: Path) -> None:
     code, out, errors = call("reproduce", "own.yaml", "--jobs", "1")
     assert (code, errors) == (0, "")

@@ -109,6 +109,7 @@ def test_a_goal_ends_a_run() -> None:
     assert rounds(Goal("loss", 0.1, 50), (0, 0.5, 0.0), (5, math.nan, 0.0)) is None
 
 
+@pytest.mark.full
 def test_sizes_are_grown_with_real_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [tree(), tree(batch_size=16), tree(rounds=1)]
     rates = [0.25, 1.0, 1e6]

@@ -33,6 +33,7 @@ def test_the_page_shows_what_was_measured() -> None:
     )
 
 
+@pytest.mark.full
 def test_results_are_of_the_study_as_it_is() -> None:
     """What was measured is what the study says, row by row and column by column."""
     for name, quick in itertools.product(study.names(), (False, True)):

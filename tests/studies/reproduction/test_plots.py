@@ -25,6 +25,7 @@ PICTURE = Picture(
 )
 
 
+@pytest.mark.full
 def test_a_picture_names_its_lines_and_axes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "new" / "picture.svg"

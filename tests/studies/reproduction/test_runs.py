@@ -119,7 +119,7 @@ def trial(seed: int, attack: str = "direct-client") -> Task:
     return Task("a", kinds.attack_trial, (attack, (), config.model_dump(mode="json")))
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
     standings: list[Standing] = []
     tasks = {"a": Task("a", dict, ([["x", 1]],)), "b": Task("b", dict, ([["x", 2]],))}
@@ -144,7 +144,7 @@ def test_a_trial_of_an_attack() -> None:
         kinds.attack_trial(*trial(0, "direct").arguments)
 
 
-@pytest.mark.processes
+@pytest.mark.full
 def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
     good, bad = Task("a", dict, ([["x", 1]],)), Task("b", dict, (7,))
     with pytest.raises(TypeError):
@@ -177,7 +177,7 @@ def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")
-@pytest.mark.processes
+@pytest.mark.full
 def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
     """Four layers of a million parameters each: gradients double what the weights take."""
     client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}

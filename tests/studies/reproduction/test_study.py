@@ -63,6 +63,7 @@ def test_all_that_were_asked_for_are_there() -> None:
     assert study.names() == files == sorted(WANTED)
 
 
+@pytest.mark.full
 def test_a_study_and_all_its_configurations_are_valid() -> None:
     """A default may change, or be chosen by the data; what is reproduced may not."""
     for name, quick in FORMS:
@@ -86,6 +87,7 @@ def test_studies_of_our_own_are_valid() -> None:
             assert config.client.model.outputs == int(label.rpartition(".n")[2]), label
 
 
+@pytest.mark.full
 def test_quick_is_smaller() -> None:
     def work(name: str, quick: bool) -> int:
         configs = configurations(name, quick=quick).values()
@@ -96,6 +98,7 @@ def test_quick_is_smaller() -> None:
         assert name == "dpzv-figure4" or work(name, True) < work(name, False) / 2, name
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("mnist_like")
 def test_the_parties_can_be_made() -> None:
     """Of every configuration on images like MNIST's and on digits; other data needs its files."""
@@ -196,6 +199,7 @@ def test_a_null_among_quick_settings_takes_the_key_from_above_away(tmp_path: Pat
     assert limits == {"vafl": None, "vafl.b": None}
 
 
+@pytest.mark.full
 def test_a_base_lends_its_keys_and_its_runs() -> None:
     assert study.runs_of("cascaded-figure3") == "cascaded-table2"
     for own, base in (
@@ -247,6 +251,7 @@ def test_a_part_of_a_table_is_run() -> None:
         study.only(study.load("theory-scaling"), ["accuracy"])
 
 
+@pytest.mark.full
 def test_studies_of_ones_own_that_cannot_be_read(tmp_path: Path) -> None:
     round_, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
     round_.write_text(f"base: {other}\n")

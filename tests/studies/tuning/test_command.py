@@ -24,6 +24,7 @@ EXACT = (
 )
 
 
+@pytest.mark.full
 def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     command = ("tune", *SMALL, "--search", RATE, "--trials", "4", "--pruner", "none", *EXACT)
@@ -69,9 +70,9 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(call: Call, tmp_path: Path
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("jobs", ["1", "2"])
-@pytest.mark.processes
+@pytest.mark.full
 def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
     command = [
         *(sys.executable, "-m", "vertizo", "tune", "--set", "epochs=40", "--trials", "3"),

@@ -40,6 +40,7 @@ def test_trials_add_squares_of_mu() -> None:
     assert mu_of(share, DELTA) == pytest.approx(mu_of(1.0, DELTA) / 5, rel=1e-9)
 
 
+@pytest.mark.full
 def test_secret_steps_of_all_trials_are_composed() -> None:
     steps = SecretSteps(count=500, sampling=0.01, noise_multiplier=1.0)
     trial = replace(NO_REPLIES, secret=steps)
@@ -49,6 +50,7 @@ def test_secret_steps_of_all_trials_are_composed() -> None:
     assert together([both] * 2, DELTA) > guarantee.epsilon(both, DELTA)
 
 
+@pytest.mark.full
 def test_secret_steps_of_several_kinds_are_composed() -> None:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -82,6 +84,7 @@ def test_corrections_of_all_trials_are_added() -> None:
     assert found == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.full
 def test_calibrated_trials_stay_within_the_total_and_use_it() -> None:
     for trials, secret in itertools.product((1, 9), (False, True)):
 

@@ -64,6 +64,7 @@ def test_without_noise_or_with_a_raw_server_or_the_published_formula_nothing_is_
     assert "does not hold" in published.words[0]
 
 
+@pytest.mark.full
 def test_all_trials_together_are_root_n_times_one_with_noise_of_their_own(tmp_path: Path) -> None:
     found = search(settings(*EXACT), tmp_path / "s", trials=5, pruner="none").privacy
     data = Experiment(settings(*EXACT)).data()
@@ -123,6 +124,7 @@ def test_secure_noise_is_counted_as_what_it_is(tmp_path: Path) -> None:
     assert gaussian < found.privacy.epsilon_together < gaussian * 1.0001
 
 
+@pytest.mark.full
 def test_what_changes_releases_is_drawn_beforehand() -> None:
     space = ("epochs=1..9", "client.optimizer.learning_rate=0.1..1", "batch_size=6,18")
     plan = plan_of(*EXACT, space=space)
@@ -140,6 +142,7 @@ def test_what_changes_releases_is_drawn_beforehand() -> None:
     assert plan_of(*EXACT, "privacy.noise=secure", space=SPACE).beforehand == ("privacy.clip",)
 
 
+@pytest.mark.full
 def test_trials_have_what_was_drawn_for_them_and_their_sum_is_stated(tmp_path: Path) -> None:
     given = (*EXACT, "privacy.noise_std=3", "privacy.epsilon=null")
     space = ("epochs=1,2,3", "client.optimizer.learning_rate=1e-3..1e-1:log")
@@ -172,6 +175,7 @@ def test_one_trial_without_a_guarantee_leaves_none() -> None:
     assert "leaves none for the search" in found.words[0]
 
 
+@pytest.mark.full
 def test_a_total_epsilon_is_kept(tmp_path: Path) -> None:
     for name, base in (("exact", EXACT), ("secret", SECRET)):
         found = search(settings(*base), tmp_path / name, total_epsilon=2.0)
@@ -204,6 +208,7 @@ def ledger(folder: Path, runs: int, base: tuple[str, ...] = EXACT) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_every_trial_draws_on_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, base in (("exact", EXACT), ("secret", SECRET)):
         place = tmp_path / name
@@ -226,6 +231,7 @@ def test_every_trial_draws_on_the_ledger(tmp_path: Path, monkeypatch: pytest.Mon
         assert not (place / "other").exists()
 
 
+@pytest.mark.full
 def test_a_search_that_the_ledger_cannot_pay_for_is_refused_before_it_begins(
     tmp_path: Path,
 ) -> None:
@@ -240,6 +246,7 @@ def test_a_search_that_the_ledger_cannot_pay_for_is_refused_before_it_begins(
         search(own, tmp_path / "s", trials=4, pruner="none")
 
 
+@pytest.mark.full
 def test_a_search_stops_in_order_when_the_ledger_is_spent(tmp_path: Path) -> None:
     path = ledger(tmp_path, 3)
     own = settings(*EXACT, f"privacy.ledger={path}")

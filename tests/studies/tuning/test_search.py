@@ -44,6 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     return folder, search(folder)
 
 
+@pytest.mark.full
 def test_trials_are_runs_and_the_first_is_as_configured(made: tuple[Path, Results]) -> None:
     folder, found = made
     assert [record.number for record in found.records] == [0, 1, 2, 3]
@@ -130,6 +131,7 @@ def test_the_label_holders_own_test_records_are_left_out_as_well() -> None:
     assert torch.equal(blind.own.values["train"], data.own.values["train"])
 
 
+@pytest.mark.full
 def test_one_seed_is_one_search(made: tuple[Path, Results], tmp_path: Path) -> None:
     """However often it is stopped, between trials or by asking for fewer of them."""
 
@@ -220,8 +222,7 @@ def test_no_trial_is_begun_after_the_timeout(tmp_path: Path) -> None:
     assert len(search(tmp_path / "s", trials=1).records) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.full
 def test_several_processes_make_what_one_does_at_the_first_trials(
     made: tuple[Path, Results], tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_several_processes_make_what_one_does_at_the_first_trials(
     assert first == made[1].records[0].score
 
 
+@pytest.mark.full
 def test_a_search_goes_on_once_the_disk_has_space(tmp_path: Path) -> None:
     """Wherever the first try failed, at its own files, at Optuna's or at a trial's."""
 

@@ -121,6 +121,7 @@ def test_rates_that_the_program_chooses_are_searched_around_what_it_chose() -> N
     assert space["client.optimizer.momentum"] == Choices(("0.0", "0.5", "0.7", "0.9", "0.95"))
 
 
+@pytest.mark.full
 def test_what_is_searched_depends_on_the_method() -> None:
     by_epsilon = (*NOISE, "privacy.epsilon=3")
     for own, there, absent in (

@@ -52,6 +52,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vertizo.studies.engines.processes", lambda *_, **__: nullcontext(Inline()))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("inline")
 def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> None:
     plain = settings(*SMALL)
@@ -180,6 +181,7 @@ def test_many_parties_are_left_out_once(tmp_path: Path) -> None:
     assert "6 parties have 64 coalitions" in study.beforehand[1]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("inline")
 def test_a_label_holder_without_columns_guesses(tmp_path: Path) -> None:
     """The empty coalition knows how frequent labels are; a value is what all reach beyond that."""
