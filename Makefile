@@ -17,31 +17,45 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 
 # A test process starts in 2.5 s of a core with compiled bytecode, in 6 s without: keep it, wherever
 # the environment says not to, and apart from the sources.
-test test-all check: export PYTHONDONTWRITEBYTECODE =
-test test-all check: export PYTHONPYCACHEPREFIX = $(CURDIR)/$(VENV)/bytecode
+test test-all test-rooms fresh lint check: export PYTHONDONTWRITEBYTECODE =
+test test-all test-rooms fresh lint check: export PYTHONPYCACHEPREFIX = $(CURDIR)/$(VENV)/bytecode
+PYTEST = $(BIN)/python -m pytest -n auto --dist loadgroup
+ROOMS ?= tests
+BUDGET ?= 90
 
-.PHONY: demo test test-all check lowest docs bench bench-network install pins sbom audit clean
+.PHONY: demo test test-all test-rooms fresh lint check lowest docs bench bench-network install pins sbom audit clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
 
-test: $(WITH_TESTS)  ## every test that belongs to make check; what starts processes comes second
-	$(BIN)/python -m pytest -n auto -m "not slow and not processes"
-	$(BIN)/python -m pytest -n 2 -m "processes and not slow"
+test: $(WITH_TESTS)  ## the gate
+	@echo "The gate: behaviour, contracts in pairs, one job under mutual TLS, one kill and resume. 4 minutes on two cores."
+	$(PYTEST) -m "not full and not fresh"
 
-test-all: $(WITH_TESTS)  ## the long tests as well
-	$(BIN)/python -m pytest -n auto
+test-all: $(WITH_TESTS)  ## the gate and the full tier
+	@echo "The full tier: every combination, processes, kills, browser, notebooks, FLARE, Ray, memory. HOW LONG on two cores."
+	$(PYTEST) -m "not fresh"
 
-check: $(WITH_TESTS)  ## what CI runs
+test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS="tests/privacy tests/run" BUDGET=600
+	@echo "The full tier of $(ROOMS): as much as begins within $(BUDGET) seconds."
+	$(PYTEST) -m "full" --budget $(BUDGET) $(ROOMS)
+
+fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest versions
+	@echo "Freshness: pages against results files, a sample of reruns, the lowest versions. HOW LONG on two cores."
+	$(PYTEST) -m "fresh"
+	PYTHON=$(PYTHON) .ci/lowest
+
+lint: $(WITH_TESTS)
+	@echo "Format, lint, types, floors: a minute or two."
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto -m "not slow and not processes"
-	$(BIN)/python -m pytest -n 2 -m "processes and not slow"
-	$(BIN)/python -m pytest --doctest-modules src/vertizo
+
+check: lint test  ## what CI runs first: format, lint, types, floors, and the gate
 
 lowest:  ## core tests with the lowest versions allowed, and with Python 3.13
+	@echo "The gate's core tests with the lowest versions, and with Python 3.13: a quarter of an hour."
 	PYTHON=$(PYTHON) .ci/lowest
 
 docs: $(WITH_TESTS)  ## the documentation, to build/docs; warnings are errors

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,10 +33,21 @@ STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Audit events of a new process, beside ``subprocess.Popen``."""
 
 
+LAST = pytest.StashKey[float]()
+"""When the last test may begin."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--budget``."""
+    words = "seconds after which no further test begins: what is left is skipped, and counted"
+    parser.addoption("--budget", type=float, default=math.inf, help=words)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis tries the same few examples in every run of the gate, elsewhere others."""
     gate = "not full" in config.option.markexpr
     hypothesis.settings.load_profile("gate" if gate else "full")
+    config.stash[LAST] = time.monotonic() + config.option.budget
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -43,7 +56,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a package that is not installed."""
+    """Skip what needs a package that is not installed, or comes after the budget is spent."""
+    if time.monotonic() > item.config.stash[LAST]:
+        pytest.skip(f"left out: the budget of {item.config.option.budget:g} s is spent")
     for marker in item.iter_markers("needs"):
         for package in marker.args:
             if find_spec(package) is None:

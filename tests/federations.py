@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -275,17 +275,19 @@ def estimated_gradient(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
 class Twins:
     """A float64 copy of every party's network, trained by autograd and PyTorch's own optimiser.
 
-    For federations of one linear layer a client and `HIDDEN` units at the server.
+    For federations of linear layers at clients and `HIDDEN` units at the server.
     """
 
     clients: list[nn.Sequential]
     server: nn.Sequential
     momentum: float
     data: VerticalData
+    rate: float
+    """Of the clients."""
 
     def __post_init__(self) -> None:
         self._optimizers = [
-            torch.optim.SGD(client.parameters(), lr=0.05, momentum=self.momentum)
+            torch.optim.SGD(client.parameters(), lr=self.rate, momentum=self.momentum)
             for client in self.clients
         ]
         self._server_optimizer = torch.optim.SGD(
@@ -322,14 +324,17 @@ class Twins:
         return sent, gradients
 
 
-def twins(federation: Federation, momentum: float = 0.0) -> Twins:
-    """Copies of all parties as they are now."""
+def twins(
+    federation: Federation, momentum: float = 0.0, hidden: Sequence[int] = (), rate: float = 0.05
+) -> Twins:
+    """Copies of all parties as they are now; ``hidden`` units are the clients'."""
     widths = [federation.server.side.table.width, HIDDEN, CLASSES]
     return Twins(
-        [twin(model.parameters, [COLUMNS, DIM]) for model in federation.models],
+        [twin(model.parameters, [COLUMNS, *hidden, DIM]) for model in federation.models],
         twin(federation.server.side.model.parameters, widths),
         momentum,
         federation.data,
+        rate,
     )
 
 

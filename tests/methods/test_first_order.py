@@ -101,6 +101,30 @@ def test_rounds_in_step_by_hand(
     assert bits is not None or sizes == {8, 29 % 8}
 
 
+@each("method, options", [("fedbcd", {}), ("flex-vfl", {"local_steps": [1, 2, 4]})])
+def test_a_later_local_step_goes_back_through_the_weights_of_the_step_before(
+    method: str, options: dict[str, Any]
+) -> None:
+    """Clients bend, and step far: with the first step's back-propagation they end elsewhere."""
+    rate, hidden = 2.0, [6]
+    changes = {f"method.{key}": value for key, value in options.items()}
+    changes |= {"client.model": {"name": "mlp", "hidden": hidden, "outputs": federations.DIM}}
+    changes |= {"client.optimizer.learning_rate": rate}
+    federation = federations.build(method, changes=changes)
+    copies = federations.twins(federation, hidden=hidden, rate=rate)
+    start = [model.parameters.clone() for model in federation.models]
+    for _ in range(2):
+        frames = [federations.ask(federation, client) for client in range(3)]
+        ids, steps = federations.query(frames[0]).ids, options.get("local_steps", [5] * 3)
+        copies.round(ids, steps, federation.server.side.method.server_steps)
+        for frame in frames:
+            for client, answer in federation.server.receive(frame):
+                federation.clients[client].tell(answer)
+    assert federations.agree(federation, copies, atol=1e-4)
+    moved = [m.parameters - before for m, before in zip(federation.models, start, strict=True)]
+    assert min(float(each.abs().max()) for each in moved) > 0.1
+
+
 PLAIN = {"codecs.up.name": "none"}
 
 

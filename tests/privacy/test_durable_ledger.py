@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -305,6 +306,21 @@ def test_a_budget_and_a_run_say_what_is_wrong_with_them(place: Place) -> None:
             refused((key, value), ConfigError, replace, BUDGET, **{key: value})
     for run in ("", " ", "two\nlines"):
         refused(run, RunError, place.open, run, match="name it in one line")
+
+
+def test_every_charge_is_forced_to_the_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut takes what was not: replies would have gone out that nobody was charged for."""
+    connect, made = sqlite3.connect, list[sqlite3.Connection]()
+
+    def connected(*given: Any, **options: Any) -> sqlite3.Connection:
+        made.append(connect(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    with place.open():
+        (database,) = made
+        assert database.execute("PRAGMA synchronous").fetchone() == (2,), "not FULL"
+        assert database.execute("PRAGMA fullfsync").fetchone() == (1,)
 
 
 @pytest.mark.full
