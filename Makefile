@@ -17,13 +17,13 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 
 # A test process starts in 2.5 s of a core with compiled bytecode, in 6 s without: keep it, wherever
 # the environment says not to, and apart from the sources.
-test test-all test-rooms fresh lint check: export PYTHONDONTWRITEBYTECODE =
-test test-all test-rooms fresh lint check: export PYTHONPYCACHEPREFIX = $(CURDIR)/$(VENV)/bytecode
+test test-all test-rooms fresh style types doctest check: export PYTHONDONTWRITEBYTECODE =
+test test-all test-rooms fresh style types doctest check: export PYTHONPYCACHEPREFIX = $(CURDIR)/$(VENV)/bytecode
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadgroup
 ROOMS ?= tests
 BUDGET ?= 90
 
-.PHONY: demo test test-all test-rooms fresh lint check lowest docs bench bench-network install pins sbom audit clean
+.PHONY: demo test test-all test-rooms fresh lint style types doctest check lowest docs bench bench-network install pins sbom audit clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
@@ -35,6 +35,7 @@ test: $(WITH_TESTS)  ## the gate
 test-all: $(WITH_TESTS)  ## the gate and the full tier
 	@echo "The full tier: every combination, processes, kills, browser, notebooks, FLARE, Ray, memory. HOW LONG on two cores."
 	$(PYTEST) -m "not fresh"
+	$(MAKE) doctest
 
 test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS="tests/privacy tests/run" BUDGET=600
 	@echo "The full tier of $(ROOMS): as much as begins within $(BUDGET) seconds."
@@ -45,14 +46,22 @@ fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest v
 	$(PYTEST) -m "fresh"
 	PYTHON=$(PYTHON) .ci/lowest
 
-lint: $(WITH_TESTS)
-	@echo "Format, lint, types, floors: a minute or two."
+lint: style types  ## two minutes, and less with -j2
+
+style: $(WITH_TESTS)
+	@echo "Format, lint, floors: half a minute."
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+types: $(WITH_TESTS)
+	@echo "Types: two minutes, and seconds where little changed."
+	$(BIN)/mypy
+
 check: lint test  ## what CI runs first: format, lint, types, floors, and the gate
+
+doctest: $(WITH_TESTS)  ## the examples in docstrings
+	$(BIN)/python -m pytest --doctest-modules src/vertizo
 
 lowest:  ## core tests with the lowest versions allowed, and with Python 3.13
 	@echo "The gate's core tests with the lowest versions, and with Python 3.13: a quarter of an hour."

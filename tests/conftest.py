@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,10 @@ import hypothesis
 import pytest
 import torch
 from tests import warm
+from tests.once import Once
 
+from vertizo.config import schema
+from vertizo.run.experiment import Experiment
 from vertizo.studies import processes
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of all that tests start
@@ -103,6 +106,27 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def _warm_processes() -> None:
     """Runs of studies in processes that have PyTorch; those of `vertizo` as a process are cold."""
     processes.CONTEXT = warm.Forks()  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Once]:
+    """What makes a folder once for all workers."""
+    place = tmp_path_factory.getbasetemp()
+    made = Once((place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "once")
+    yield made
+    made.check()
+
+
+@pytest.fixture(scope="session")
+def trained_run(once: Once) -> Callable[[str], Path]:
+    """The folder of a small run of a method on breast cancer, which nobody may change."""
+
+    def of(method: str) -> Path:
+        settings = ["data.name=breast-cancer", "seed=0", "epochs=1", "batch_size=50"]
+        config = schema.load(None, [*settings, f"method.name={method}"])
+        return once(f"trained-{method}", Experiment(config).run)
+
+    return of
 
 
 @pytest.fixture(scope="session")

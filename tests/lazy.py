@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from vertizo.core.deferred import Deferred
 
+class Lazy(ModuleType):
+    """Stands for the module of that name.
 
-class Lazy(Deferred):
-    """`Deferred` without private names, which pytest asks for of everything in a test module."""
+    Unlike `vertizo.core.deferred` it has no private names, which pytest asks for of everything in a
+    test module, and it asks the module anew each time: some make their names as they are asked.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return super().__getattr__(name)
+        return getattr(import_module(self.__name__), name)

@@ -27,6 +27,7 @@ def deviations(score: Measurement) -> float:
     return (score.value - chance) / math.sqrt(chance * (1 - chance) / score.count)
 
 
+@pytest.mark.full
 def test_gradients_tell_every_label() -> None:
     for method in FIRST_ORDER:
         assert tried(DirectCurious(), method)["accuracy"].value >= 0.99, method

@@ -7,24 +7,30 @@ from pathlib import Path
 import pytest
 from tests import deployments as dep
 from tests.network.by_hand import NAMES, holder_config, member, write_tables
+from tests.once import Once
 
 
 @pytest.fixture(scope="package")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(once: Once) -> Path:
     """Three parties' tables of 500 people, and new people."""
-    folder = tmp_path_factory.mktemp("tables")
     own = {"bank": ["diagnosis", "x0"], "lab": [f"x{n}" for n in range(1, 12)]}
-    write_tables(folder, {**own, "clinic": [f"x{n}" for n in range(12, 30)]}, 500)
-    return folder
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        write_tables(folder, {**own, "clinic": [f"x{n}" for n in range(12, 30)]}, 500)
+
+    return once("tables", make)
 
 
 @pytest.fixture(scope="package")
-def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tables: Path, once: Once) -> Path:
     """The folder of a job that is over, with the same secrets in every run."""
-    folder = tmp_path_factory.mktemp("trained")
-    for number, party in enumerate(("run", *NAMES)):
-        (folder / party).mkdir()
-        (folder / party / "secret.key").write_bytes(bytes([number]) * 32)
-    configs = [member(tables, folder, name) for name in NAMES]
-    dep.served(folder, holder_config(tables, folder), configs)
-    return folder
+
+    def make(folder: Path) -> None:
+        for number, party in enumerate(("run", *NAMES)):
+            (folder / party).mkdir(parents=True)
+            (folder / party / "secret.key").write_bytes(bytes([number]) * 32)
+        configs = [member(tables, folder, name) for name in NAMES]
+        dep.served(folder, holder_config(tables, folder), configs)
+
+    return once("served", make)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
-from tests.network.by_hand import begin, leave, refused, state_of
+from tests.network.by_hand import begin, leave, refused, state_of, upload_all
 from tests.rows import each
 
 from vertizo.core.errors import RunError
@@ -172,7 +172,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@each("name", SETTINGS, gate=["synchronous"])
+@each("name", SETTINGS, gate=["dpzv"])
 def test_deaths_change_nothing(name: str, tmp_path: Path) -> None:
     house = run_house(tmp_path, dep.serve_config(tmp_path, **SETTINGS[name]), seed=1, deaths=20)
     assert house.deaths >= 10
@@ -231,6 +231,29 @@ def test_deaths_at_the_worst_moments_charge_nothing_twice(
     assert summary["raw_head"]["test_accuracy"] > 0.3
     secret = config.server.secret
     assert steps == secret.warm_up + 48 // secret.every
+
+
+def test_a_query_that_is_not_in_the_journal_is_not_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a label holder that dies then would charge it again, for another answer."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
+
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    with FederationService(config) as service:
+        begin(service)
+        upload_all(service)
+        frame = query_of(dep.simulated(config), 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "append", dies)
+            with pytest.raises(Killed):
+                service.ask("north", frame, lambda answer: None)
+        leave(service)
+    queries, _ = dep.charged(tmp_path / "server")
+    assert queries == []
 
 
 def query_of(federation: Federation, client: int) -> bytes:

@@ -383,8 +383,7 @@ class TestRefused:
 
 
 class TestResume:
-    @pytest.mark.full
-    @each("scenario", SCENARIOS)
+    @each("scenario", SCENARIOS, gate=SCENARIOS[-1:])
     def test_a_crash_anywhere_changes_no_number(
         self, scenario: tuple[str, ...], tmp_path: Path
     ) -> None:

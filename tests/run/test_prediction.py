@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tests.once import Once
 from tests.rows import each
 
 from vertizo.config import schema
@@ -55,9 +56,14 @@ def trained(folder: Path, *settings: str, frame: pl.DataFrame | None = None) -> 
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(once: Once) -> Path:
     """One run that nobody changes."""
-    return trained(tmp_path_factory.mktemp("trained"))
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        trained(folder)
+
+    return once("people", make) / "run"
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -13,9 +16,9 @@ from vertizo.run.experiment import Experiment, Result
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
-    settings = ["data.name=breast-cancer", "epochs=1", "batch_size=50", "method.name=vafl"]
-    return Experiment(schema.load(None, settings)).run()
+def result(trained_run: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Result:
+    folder = shutil.copytree(trained_run("vafl"), tmp_path_factory.mktemp("run") / "copy")
+    return Experiment(schema.load(folder / "config.yaml")).run(folder, resume=True)
 
 
 def words_of(html: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.once import Once
 
 from vertizo.cli.main import main
 from vertizo.config import schema
@@ -94,9 +95,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
 
 @pytest.fixture(scope="session")
-def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def private(once: Once) -> Path:
     """A run under seeded noise."""
-    return ran(tmp_path_factory.mktemp("studies") / "private", *EXACT)
+    return once("private", lambda folder: ran(folder, *EXACT))
 
 
 @pytest.fixture(scope="session")
@@ -106,13 +107,15 @@ def comparison(compared: Compared) -> Path:
 
 
 @pytest.fixture(scope="session")
-def attacks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def attacks(once: Once) -> Path:
     """Figures of an attack, made by the command."""
-    folder = tmp_path_factory.mktemp("studies") / "attacked"
-    with pytest.MonkeyPatch.context() as patch:
-        command = ["attack", "direct-client", "--seeds", "2", "--set", "data.limit=60"]
-        patch.setattr("sys.argv", ["vertizo", *command, "--out", str(folder)])
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert end.value.code in (0, None)
-    return folder
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            command = ["attack", "direct-client", "--seeds", "2", "--set", "data.limit=60"]
+            patch.setattr("sys.argv", ["vertizo", *command, "--out", str(folder)])
+            with pytest.raises(SystemExit) as end:
+                main()
+        assert end.value.code in (0, None)
+
+    return once("attacked", make)

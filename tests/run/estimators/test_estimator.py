@@ -89,8 +89,7 @@ class TestFit:
         assert fitted.result_.summary["parties"] == ["party0", "party1"]
         assert fitted.predict(NUMBERS).shape == (120,)
 
-    @pytest.mark.full
-    @each("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]])
+    @each("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]], gate=[["10", "9"]])
     def test_classes_come_back_as_they_were(self, labels: list[Any]) -> None:
         y = np.where(Y.to_numpy() == "late", labels[0], labels[1])
         fitted = classifier(epochs=20).fit(X, y)
