@@ -25,8 +25,13 @@ from vertizo.studies import processes
 os.environ["OMP_NUM_THREADS"] = "1"  # of all that tests start
 torch.set_num_threads(1)
 
-hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, max_examples=30)
-hypothesis.settings.register_profile("full", deadline=None)
+# However loaded the machine is: no deadline for an example, nor for drawing it.
+_PATIENT: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile("gate", derandomize=True, max_examples=30, **_PATIENT)
+hypothesis.settings.register_profile("full", **_PATIENT)
 
 _NUMBERS = itertools.count()
 TIERS = ("full", "fresh", "processes")

@@ -40,12 +40,12 @@ class Cutter:
         self._stopped.set()
         self.flows.set()
         self._listener.close()
-        self._threads[0].join(10)  # whose last connection may just have come
+        self._threads[0].join(120)  # whose last connection may just have come
         with self._lock:
             for one in self._open:
                 shut(one)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(120)
 
     def _accept(self) -> None:
         while not self._stopped.is_set():

@@ -52,6 +52,7 @@ def port() -> Iterator[int]:
         yield int(held.getsockname()[1])
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_the_compose_file_goes_from_nothing_to_predictions(tmp_path: Path, port: int) -> None:
     """Its entry points and variables; only folders, the port and the host's name are others."""

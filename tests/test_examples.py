@@ -107,8 +107,19 @@ EXPERIMENTS = [
 ]
 
 
+LONG = ("imdb_minilm", "narrow_imdb", "wide_imdb")
+"""They tokenise 50,000 reviews first; amazon_minilm, narrow_mnist and wide_mnist go their ways."""
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("config", EXPERIMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(path, marks=pytest.mark.long if path.stem in LONG else ())
+        for path in EXPERIMENTS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None:
     root = f"data.root={mnist_root}"
     few = FEW_TEXTS if config.stem.endswith(("imdb", "minilm", "heads", "parts")) else FEW

@@ -19,6 +19,7 @@ from vertizo.core.randomness import Stream
 
 
 class TestCompletion:
+    @pytest.mark.long
     @pytest.mark.full
     def test_what_gradients_taught_a_client_is_worth_labels(self) -> None:
         """Over two seeds better than the same labels from scratch, by 3 points at the least.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 

@@ -72,7 +72,7 @@ def align_all(parties: dict[str, Party], method: str) -> list[Any]:
         find = as_label_holder("f", others, serve, errors, patience=30.0)
         if name != own:
             find = as_feature_holder(
-                "f", lambda: DirectChannel(served.get(timeout=20.0), name, 20.0), errors
+                "f", lambda: DirectChannel(served.get(timeout=120.0), name, 20.0), errors
             )
         return align_table(party.table, method, find, party.console)
 

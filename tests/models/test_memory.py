@@ -23,8 +23,8 @@ LINUX = pytest.mark.skipif(
     "name",
     [
         "mlp",
-        pytest.param("embeddings", marks=pytest.mark.full),
-        pytest.param("transformer", marks=pytest.mark.full),
+        pytest.param("embeddings", marks=pytest.mark.long),
+        pytest.param("transformer", marks=pytest.mark.long),
     ],
 )
 def test_dpzv_takes_the_memory_of_inference(name: str) -> None:
@@ -38,6 +38,7 @@ def test_dpzv_takes_the_memory_of_inference(name: str) -> None:
     assert peaks["vafl"] >= 1.8 * peaks["inference"], peaks
 
 
+@pytest.mark.long
 @pytest.mark.full
 @LINUX
 @pytest.mark.parametrize("name", ["mlp-1e8", "transformer-1e8"])

@@ -78,7 +78,7 @@ def run(tables: Path, folder: Path) -> dict[str, BaseException]:
 
     try:
         with FederationService(holder(tables, folder)) as service:
-            dep.together([partial(work, service, name) for name in PARTIES[1:]], 30)
+            dep.together([partial(work, service, name) for name in PARTIES[1:]], 120)
             service.tick()
             service.conclude()
             assert over.is_set() or service.finished.is_set()
@@ -158,6 +158,7 @@ def test_each_file_on_a_full_disk(
         check_fault(tables, tmp_path / str(number), expected, site, time, errno.ENOSPC)
 
 
+@pytest.mark.long
 @pytest.mark.full
 @each("number", [errno.ENOSPC, errno.EIO])
 @each("party", ["run", "lab"])

@@ -70,6 +70,7 @@ def test_killed_processes_charge_every_query_once(tmp_path: Path) -> None:
         assert_charged_once(job)
 
 
+@pytest.mark.long
 @each(
     "deaths, timing",
     [
@@ -88,6 +89,7 @@ def test_who_is_killed_again_and_again_is_charged_once(
         assert_charged_once(job)
 
 
+@pytest.mark.long
 @each("timing", ["asynchronous", "synchronous"])
 def test_after_twenty_deaths_all_parameters_are_as_if_nobody_had_died(
     timing: str, tmp_path: Path
@@ -108,6 +110,7 @@ def test_after_twenty_deaths_all_parameters_are_as_if_nobody_had_died(
             job.assert_ended_as(simulated)
 
 
+@pytest.mark.long
 def test_connections_cut_in_the_middle_of_messages_change_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     client = {"model": {"hidden": [8], "outputs": 512}}
@@ -158,6 +161,7 @@ def stranger(job: Job, name: str, certificates: Path) -> Party:
     return Party(command, log, job.environment)
 
 
+@pytest.mark.long
 def test_strangers_are_turned_away_in_a_line_and_disturb_nobody(running: Job) -> None:
     folder, server = running.folder, f"127.0.0.1:{running.port}"
     issue(folder / "certs", None, ["mallory"], [], 1)
@@ -194,6 +198,7 @@ def test_strangers_are_turned_away_in_a_line_and_disturb_nobody(running: Job) ->
     running.assert_ended_as(running.replayed())
 
 
+@pytest.mark.long
 def test_nobody_can_speak_for_another_member(running: Job) -> None:
     for member in MEMBERS:
         running.goes_on(member, 3)
@@ -221,6 +226,7 @@ def test_nobody_can_speak_for_another_member(running: Job) -> None:
     running.assert_ended_as(running.replayed())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FAKETIME.is_file(), reason="libfaketime is not installed")
 def test_the_time_of_day_means_nothing_to_a_job(tmp_path: Path) -> None:
     """The label holder's clock jumps by hours and days, and beyond what certificates hold."""
@@ -254,6 +260,7 @@ def test_the_time_of_day_means_nothing_to_a_job(tmp_path: Path) -> None:
         job.assert_ended_as(job.replayed())
 
 
+@pytest.mark.long
 def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(running: Job) -> None:
     for name in (SERVER, "north"):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -270,6 +277,7 @@ def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(running: Job) ->
     running.assert_ended_as(running.replayed())
 
 
+@pytest.mark.long
 def test_members_that_lost_patience_go_on_another_day(tmp_path: Path) -> None:
     with Job(tmp_path, join={"patience": 3.0}, epochs=100, batch_size=8, **dep.IN_STEP) as job:
         job.start(SERVER)
@@ -288,6 +296,7 @@ def test_members_that_lost_patience_go_on_another_day(tmp_path: Path) -> None:
         job.assert_ended_as(job.replayed())
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_is_asked_soon(tmp_path: Path) -> None:
     """Prints how soon; a machine that has much else to do has no figures worth a test."""
     with Job(tmp_path, epochs=200, batch_size=8, **dep.IN_STEP) as job:

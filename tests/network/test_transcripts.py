@@ -115,6 +115,7 @@ def test_what_noise_hangs_on_is_told_in_trials_alone(tmp_path: Path) -> None:
     assert "digest" not in json.loads(settings_of(config, trial=False))
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
     config = dep.serve_config(

@@ -192,6 +192,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     assert place.replies
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_killed_at_random_moments_many_times(tmp_path: Path) -> None:
     (folder := tmp_path / "place").mkdir()
@@ -240,6 +241,7 @@ def test_killed_at_some_lines_of_a_reply(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "answering", step=5) > 50
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_killed_at_any_line_of_a_reply(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "answering", step=1) > 50
@@ -249,6 +251,7 @@ def test_killed_at_some_lines_of_its_start(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "opening", step=31) > 100
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_killed_at_any_line_of_its_start(tmp_path: Path) -> None:
     assert killed_at_lines(tmp_path, "opening", step=1) > 100

@@ -48,6 +48,7 @@ def in_folder(folder: Path) -> set[str]:
 
 @pytest.mark.usefixtures("cluster")
 class TestRuns:
+    @pytest.mark.long
     @pytest.mark.full
     def test_figures_and_folders_are_those_of_processes_here(self, tmp_path: Path) -> None:
         here, there = (planned(tmp_path / name, "vafl", "dpzv") for name in ("here", "there"))
@@ -69,6 +70,7 @@ class TestRuns:
         )
         assert ours == theirs
 
+    @pytest.mark.long
     @pytest.mark.full
     def test_what_is_finished_is_kept_and_what_was_begun_is_gone_on_with(
         self, tmp_path: Path
@@ -118,6 +120,7 @@ def dies(really: bool) -> str:
 
 @pytest.mark.usefixtures("cluster")
 class TestCalls:
+    @pytest.mark.long
     @pytest.mark.full
     def test_no_more_are_asked_for_than_there_is_room_for(self) -> None:
         asked = 0
@@ -208,6 +211,7 @@ def command(folder: Path, address: str, *settings: str) -> subprocess.Popen[str]
     )
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", *TINY) as process:
@@ -218,6 +222,7 @@ def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path)
     assert json.loads(out)["vafl"]["test_accuracy"] == [alone["test_accuracy"]]
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_ctrl_c_stops_and_no_cluster_is_left(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", "epochs=100000") as process:

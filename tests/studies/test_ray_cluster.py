@@ -162,6 +162,7 @@ vertizo.core.version.VERSION = "0.0.9"
 """
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_what_is_wrong_with_a_cluster_is_one_line(nodes: Nodes, tmp_path: Path) -> None:
     """Another version or none at a node, another token; at last the head is killed."""
@@ -186,6 +187,7 @@ def test_what_is_wrong_with_a_cluster_is_one_line(nodes: Nodes, tmp_path: Path) 
         nodes.kill(OTHER)
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_without_a_head_the_command_ends_in_one_line(nodes: Nodes, tmp_path: Path) -> None:
     """The same command goes on with a new cluster."""

@@ -44,8 +44,8 @@ def check_method(
         changes: of the configuration, by dotted keys, such as ``{"method.smoothing": 0.01}``.
         rough: whether a client's step jumps where a reply changes by little, as its sign does;
             else a run with tiny noise must end near the one without.
-        pairwise: in less time: each demand under each plan and in each timing, and not under each
-            plan in each timing.
+        pairwise: whether each demand meets each plan and each timing, but not each pair of the two.
+            Takes half as long where a method has two timings.
     """
     made = federations.config(method, None, changes).method
     for turn, timing in enumerate(made.timings):

@@ -146,6 +146,7 @@ def test_clients_that_follow_the_protocol_know_the_likelihood_of_what_they_see()
     assert max(evidence[0]) < 0 < min(evidence[1])
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_clients_that_follow_the_protocol_show_less_than_malicious_ones():
     for noise in ("published", "exact"):
@@ -164,6 +165,7 @@ def _keeps_its_promise(player, trials):
         assert found.bound.epsilon < found.epsilon_exact, update
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_private_servers_keep_their_promise():
     _keeps_its_promise(Measuring, 400)

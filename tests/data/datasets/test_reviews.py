@@ -163,6 +163,7 @@ ROOT = os.environ.get(catalog.ROOT_VARIABLE, "")
 real = pytest.mark.skipif(not (Path(ROOT) / "imdb").is_dir(), reason="needs the files")
 
 
+@pytest.mark.long
 @real
 @pytest.mark.full
 def test_all_of_imdb_within_a_minute() -> None:
@@ -175,6 +176,7 @@ def test_all_of_imdb_within_a_minute() -> None:
         assert (pooled.train[:, 0] != 0).all()
 
 
+@pytest.mark.long
 @real
 @pytest.mark.full
 def test_all_of_amazon() -> None:

@@ -27,7 +27,9 @@ CONTENTS = st.one_of(
     st.lists(st.lists(PIECES, max_size=4).map(b",".join), max_size=9).map(b"\n".join),
 )
 FORMS = (CsvFormat(), CsvFormat(encoding="gb18030"), CsvFormat(encoding="cp1252"))
-ONE_FOLDER = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ONE_FOLDER = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @settings(parent=ONE_FOLDER, max_examples=examples(300))

@@ -150,6 +150,7 @@ def test_what_is_cancelled_ends_everywhere(stage: str, tmp_path: Path) -> None:
     assert houses.line("north") == "the label holder cancelled it"
 
 
+@pytest.mark.full
 def test_what_nobody_answers_expires_and_says_who(tmp_path: Path) -> None:
     configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, deadline=0.2)}
     configs["north"] = member_config(tmp_path, "north", BY_HAND)
@@ -421,6 +422,7 @@ def test_processes_of_two_attempts_do_not_meet(tmp_path: Path) -> None:
     assert places != {str(first)}
 
 
+@pytest.mark.full
 def test_a_job_that_scores_takes_no_place_and_lasts_until_it_is_cancelled(tmp_path: Path) -> None:
     configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, {"kinds": KINDS}, silence=0.3)}
     for name in MEMBERS:
@@ -473,6 +475,7 @@ def test_a_job_whose_port_was_taken_goes_on_at_another(tmp_path: Path) -> None:
     assert houses.states() == ["finished"] * 3
 
 
+@pytest.mark.full
 def test_a_disk_that_is_full_for_a_while_fails_no_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +507,7 @@ def test_an_end_of_an_attempt_that_is_over_means_nothing(tmp_path: Path) -> None
     assert houses.states() == ["running"] * 3
 
 
+@pytest.mark.full
 def test_a_member_that_was_away_when_training_ended_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,6 +280,7 @@ def test_a_process_that_locks_its_folder_after_its_agent_was_replaced_is_ended(
         stray.stdout.close()
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     chance, killed = random.Random(1), 0
@@ -303,6 +304,7 @@ def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     assert "Traceback" not in agents.words
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_an_agent_that_is_asked_to_stop_leaves_no_process(agents: Agents) -> None:
     agents.submit("model", "train", {**EXACT, "epochs": 400}, table="people")

@@ -433,6 +433,7 @@ def test_a_run_over_mutual_tls_is_the_run_without_a_network(tmp_path: Path) -> N
     assert summary_of(tmp_path / "proved") == train_here(tmp_path / "here")
 
 
+@pytest.mark.long
 def test_a_site_that_is_killed_is_named_and_the_job_ends(tmp_path: Path) -> None:
     """FLARE waits, then ends the job; the server's log has a line of ours for each."""
     text = run_apart("lose", tmp_path, 500.0)
@@ -443,6 +444,7 @@ def test_a_site_that_is_killed_is_named_and_the_job_ends(tmp_path: Path) -> None
     assert f"RunError: {flare_cells.ENDED}" in log
 
 
+@pytest.mark.long
 def test_jobs_over_mutual_tls(tmp_path: Path) -> None:
     text = run_apart("prove", tmp_path, 600.0)
     ended = json.loads((tmp_path / "ended.json").read_text())

@@ -115,5 +115,5 @@ def predicted(tables: Path, trained: Path, head: Head = "private") -> dict[str, 
         channel = DirectChannel(service, name)
         return help_predict(member(tables, trained, name), records[name], channel)
 
-    together([partial(work, name) for name in NAMES], 20)
+    together([partial(work, name) for name in NAMES], 120)
     return dict(zip(own.keys, torch.unbind(service.logits()), strict=True))

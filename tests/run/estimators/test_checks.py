@@ -46,6 +46,7 @@ def test_first_order(estimator: Any) -> None:
     run_checks(estimator)
 
 
+@pytest.mark.long
 @pytest.mark.full
 @each("estimator", lambda: [vz.VerticalClassifier(), vz.VerticalRegressor()])
 def test_as_they_come(estimator: Any) -> None:

@@ -49,6 +49,7 @@ def test_they_are_stored_as_they_ran() -> None:
         assert any("image/png" in output.get("data", {}) for output in outputs), name
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_it_runs(name: str) -> None:

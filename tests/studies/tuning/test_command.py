@@ -70,6 +70,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(call: Call, tmp_path: Path
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.full

@@ -222,6 +222,7 @@ def test_no_trial_is_begun_after_the_timeout(tmp_path: Path) -> None:
     assert len(search(tmp_path / "s", trials=1).records) == 1
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_several_processes_make_what_one_does_at_the_first_trials(
     made: tuple[Path, Results], tmp_path: Path
