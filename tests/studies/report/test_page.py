@@ -20,6 +20,8 @@ from vertizo.studies.report import read, render
 
 HOSTILE = "<script>alert(1)</script>"
 
+pytestmark = pytest.mark.full  # over a comparison in processes
+
 
 def says(element: Element, *words: str) -> None:
     for word in words:
@@ -44,7 +46,6 @@ def section(page: Element, name: str) -> Element:
     return page.one("section", id=name)
 
 
-@pytest.mark.full
 def test_landmarks_headings_and_links(everything: Element) -> None:
     assert everything.one("html").attributes["lang"] == "en"
     for tag in ("header", "main", "footer", "h1", "title", "nav"):
@@ -66,7 +67,6 @@ def test_landmarks_headings_and_links(everything: Element) -> None:
     assert len(found) == len(set(found)) > 20
 
 
-@pytest.mark.full
 def test_tables_and_figures_are_for_everybody(everything: Element) -> None:
     tables = everything.all("table")
     assert len(tables) >= 8
@@ -97,7 +97,6 @@ def test_nothing_is_loaded(comparison: Path) -> None:
     assert all("src" not in script.attributes for script in page.all("script"))
 
 
-@pytest.mark.full
 def test_the_policy_names_this_style_and_this_script(page: Element) -> None:
     (meta,) = page.all("meta", http_equiv="Content-Security-Policy")
     policy = meta.attributes["content"] or ""
@@ -135,7 +134,6 @@ def test_methods_with_controls_and_units(page: Element, comparison: Path) -> Non
     assert row["bytes up"].text.endswith("kB")
 
 
-@pytest.mark.full
 def test_both_heads_are_shown_by_what_may_be_done_with_them(tmp_path: Path) -> None:
     own = ("server.final_head=logistic", *EXACT, "seed=0")
     folder = ran(tmp_path / "run", *own)

@@ -17,6 +17,8 @@ from vertizo.studies.report.variants import Study, Variant, studies
 ACCURACY = measures.Measure("validation_accuracy", "Validation accuracy", "%", 100, 2)
 ROUND, BYTES, *_ = measures.AXES
 
+pytestmark = pytest.mark.full  # over a comparison in processes
+
 
 @pytest.fixture(scope="module")
 def study(comparison: Path) -> Study:
