@@ -33,7 +33,7 @@ test: $(WITH_TESTS)  ## the gate
 	$(PYTEST) -m "not full and not fresh"
 
 test-all: $(WITH_TESTS)  ## the gate and the full tier
-	@echo "The full tier: every combination, processes, kills, browser, notebooks, FLARE, Ray, memory. HOW LONG on two cores."
+	@echo "The full tier: every combination, processes, kills, browser, notebooks, FLARE, Ray, memory. Half an hour or more on two cores."
 	$(PYTEST) -m "not fresh"
 	$(MAKE) doctest
 
@@ -42,7 +42,7 @@ test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS
 	$(PYTEST) -m "full and not long" --budget $(BUDGET) $(ROOMS)
 
 fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest versions
-	@echo "Freshness: pages against results files, a sample of reruns, the lowest versions. HOW LONG on two cores."
+	@echo "Freshness: pages against results files, a sample of reruns, the lowest versions. Six minutes on two cores."
 	$(PYTEST) -m "fresh"
 	PYTHON=$(PYTHON) .ci/lowest
 

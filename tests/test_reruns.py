@@ -12,32 +12,22 @@ import pytest
 import vertizo as vz
 from vertizo.__main__ import main
 from vertizo.config import schema as configuration
-from vertizo.core import kernels
 from vertizo.methods.choice import METHODS
-from vertizo.run.provenance import processor, versions
 
-pytestmark = pytest.mark.fresh  # they take a core for a while
+pytestmark = pytest.mark.fresh
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
 FEW_RECORDS = 0.03
 """How far an accuracy may be off where another machine rounds differently: ten digits of 359."""
+LOSS = 0.15
+"""How far a loss may be off, relatively. No name of a processor says how it rounds: two machines
+that both say "AMD EPYC" were 9 % apart. `tests.contracts.test_transcripts` compares bytes."""
 
 
 def kept(name: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return content
-
-
-def rounds_alike(made_by: dict[str, Any]) -> bool:
-    """Whether this machine gives the same bits as the one of the results."""
-    here = versions()
-    return bool(
-        made_by
-        and kernels.COMPILED
-        and made_by["processors"] == [processor()]
-        and all(here.get(name) == made_by["versions"][name] for name in ("torch", "numpy", "scipy"))
-    )
 
 
 def repeat(
@@ -53,9 +43,7 @@ def repeat(
     summary = vz.Experiment(changed).run().summary
     row = content["methods"][label]
     then = row if control == "none" else row["controls"][control]
-    compare(
-        summary, {key: value[0] for key, value in then.items() if is_figure(key, value)}, content
-    )
+    compare(summary, {key: value[0] for key, value in then.items() if is_figure(key, value)})
 
 
 def is_figure(key: str, value: Any) -> bool:
@@ -63,16 +51,15 @@ def is_figure(key: str, value: Any) -> bool:
     return bool(value) and (scored or key in ("bytes_up", "bytes_down", "rounds"))
 
 
-def compare(summary: Any, then: dict[str, float], content: dict[str, Any]) -> None:
+def compare(summary: Any, then: dict[str, float]) -> None:
     assert "test_accuracy" in then
-    alike = rounds_alike(content.get("made_by", {}))
     for key, value in then.items():
         if key in ("bytes_up", "bytes_down", "rounds"):
             assert summary[key] == value, key
         elif key == "test_loss":
-            assert not alike or summary[key] == pytest.approx(value, rel=1e-5), key
+            assert summary[key] == pytest.approx(value, rel=LOSS), key
         else:
-            assert summary[key] == pytest.approx(value, abs=1e-9 if alike else FEW_RECORDS), key
+            assert summary[key] == pytest.approx(value, abs=FEW_RECORDS), key
 
 
 @pytest.mark.parametrize("control", ["none", "frozen", "random", "label-free"])
