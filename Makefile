@@ -39,7 +39,7 @@ test-all: $(WITH_TESTS)  ## the gate and the full tier
 
 test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS="tests/privacy tests/run" BUDGET=600
 	@echo "The full tier of $(ROOMS): as much as begins within $(BUDGET) seconds, and nothing that takes minutes."
-	$(PYTEST) -m "full and not long" --budget $(BUDGET) $(ROOMS)
+	$(PYTEST) -m "full and not long" --budget $(BUDGET) $(ROOMS) || test $$? = 5  # no test of these rooms is full
 
 fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest versions
 	@echo "Freshness: pages against results files, a sample of reruns, the lowest versions. Six minutes on two cores."
