@@ -64,7 +64,7 @@ doctest: $(WITH_TESTS)  ## the examples in docstrings
 	$(BIN)/python -m pytest --doctest-modules src/vertizo
 
 lowest:  ## core tests with the lowest versions allowed, and with Python 3.13
-	@echo "The gate's core tests with the lowest versions, and with Python 3.13: a quarter of an hour."
+	@echo "The gate's core tests with the lowest versions, and with Python 3.13: four minutes."
 	PYTHON=$(PYTHON) .ci/lowest
 
 docs: $(WITH_TESTS)  ## the documentation, to build/docs; warnings are errors

@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import json
 import math
-import platform
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,11 +33,11 @@ from tests import deployments
 
 from vertizo import Experiment
 from vertizo.config.schema import ExperimentConfig, parse
-from vertizo.core import kernels
 from vertizo.methods.choice import METHODS
 from vertizo.network.serving import FederationService
 from vertizo.privacy.secure_noise import SecureNoise
 from vertizo.protocol import wire
+from vertizo.run.provenance import processor
 
 FOLDER = Path(__file__).with_name("transcripts")
 
@@ -263,24 +262,12 @@ class pinned:  # noqa: N801
         self._patch.__exit__(*error)
 
 
-def processor() -> str:
-    """The processor's model where Linux tells, since libraries choose their loops by it."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.is_file() else []
-    keys = ("vendor_id", "cpu family", "model\t")
-    found = dict.fromkeys(" ".join(x.split()) for x in lines if x.startswith(keys))
-    return ", ".join([platform.machine(), *found])
-
-
 def machine() -> dict[str, Any]:
     """What decides how arithmetic rounds: where it is the same, bytes are."""
     return {
         "torch": torch.__version__.partition("+")[0],
         "numpy": np.__version__,
         "processor": processor(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "compiled": kernels.COMPILED,
-        "lanes": kernels.lanes(),
     }
 
 

@@ -141,7 +141,7 @@ def test_noise_is_on_every_sum_and_divided_by_the_nominal_batch(
     changes: dict[str, Any], count: int
 ) -> None:
     """With parties that stay, replies differ by it alone; every scalar has its own."""
-    still = {**changes, "control": "frozen", "server.update": "none", "epochs": 40}
+    still = {**changes, "control": "frozen", "server.update": "none", "epochs": 20}
     still |= {"method.clipping": "each"}
     noisy = {**still, **changes, **federations.HARDLY_ANY, "privacy.noise_std": 4.0}
     replies = []
@@ -150,7 +150,7 @@ def test_noise_is_on_every_sum_and_divided_by_the_nominal_batch(
         told = [m.values for *_, m in tape.messages() if isinstance(m, Reply)]
         replies.append(torch.stack(told))
     noise = (replies[1] - replies[0]).numpy() * 8 / 4
-    assert noise.shape == (40 * 4 * 3, count)
+    assert noise.shape == (20 * 4 * 3, count)
     assert noise.std() == pytest.approx(1, abs=4 / math.sqrt(2 * noise.size))
     assert abs(noise.mean()) < 4 / math.sqrt(noise.size)
     correlations = np.corrcoef(noise.T) - np.eye(count)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from tests import federations
-from tests.rows import each
+from tests.rows import each, pairs
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -45,7 +46,8 @@ def momenta(momentum: float) -> dict[str, float]:
     return {f"{side}.optimizer.momentum": momentum for side in ("client", "server")}
 
 
-LOCAL: list[tuple[str, dict[str, Any], int | None, list[int], int]] = [
+Local = tuple[str, dict[str, Any], int | None, list[int], int]
+LOCAL: list[Local] = [
     ("split", {}, None, [1] * 3, 1),
     *(("fedbcd", {"local_steps": q}, None, [q] * 3, q) for q in (1, 2, 5)),
     *(("flex-vfl", {"local_steps": q, "server_local_steps": q_0}, None, q_m, q_0)
@@ -54,22 +56,16 @@ LOCAL: list[tuple[str, dict[str, Any], int | None, list[int], int]] = [
       for bits, q in ((8, 1), (8, 3), (2, 1), (2, 4))),
 ]  # fmt: skip
 """Method, its options, bits of its codec, steps of each client and of the server."""
+MOMENTA = (0.0, 0.5, 0.9)
 
 
-@each("momentum", [0.0, 0.5, 0.9])
-@each("method, options, bits, steps, server_steps", LOCAL)
-def test_rounds_in_step_by_hand(
-    method: str,
-    options: dict[str, Any],
-    bits: int | None,
-    steps: list[int],
-    server_steps: int,
-    momentum: float,
-) -> None:
+@each("local, momentum", [*product(LOCAL, MOMENTA)], gate=pairs(LOCAL, MOMENTA))
+def test_rounds_in_step_by_hand(local: Local, momentum: float) -> None:
     """Every party makes its steps on one exchange: the others' part of it stays as it was.
 
     The server sees quantised embeddings; each client back-propagates through its own.
     """
+    method, options, bits, steps, server_steps = local
     changes = {f"method.{key}": value for key, value in options.items()} | momenta(momentum)
     if bits is not None:
         changes["codecs.up"] = {"name": "uniform", "bits": bits}

@@ -116,7 +116,7 @@ def totals(made: Plan, values: Tensor, draws: int = DRAWS) -> Array:
 
 def test_noise_is_on_the_sum() -> None:
     """σ belongs to the sum: the mean's noise is σ/B, whatever B is."""
-    for batch_size in [1, 64, 1000]:
+    for batch_size in [1, 1000]:
         values = torch.tensor([1.0, -0.5, 7.0, math.nan])  # clipped sum 2.5
         sample = totals(plan(batch_size=batch_size), values) * batch_size - 2.5
         assert plausible(sample, SIGMA)

@@ -16,12 +16,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from vertizo.core import kernels
 from vertizo.core.errors import DataError
 from vertizo.core.version import VERSION
 
 NAME = "provenance.json"
 PACKAGES = ("torch", "numpy", "scipy", "cryptography", "grpcio")
 """Those that randomness, numbers and messages depend on."""
+_KINDS = {"cpu family": "family", "model": "model"}
+"""What Linux tells of a processor, and how we call it."""
 CODE = Path(__file__).parents[1]
 """The package's own folder."""
 
@@ -101,12 +106,17 @@ def commit() -> str:
 
 @cache
 def processor() -> str:
-    """The kind of processor, as the operating system calls it."""
+    """The processor as the operating system calls it, and what decides how arithmetic rounds on it:
+    its family and model, which instructions PyTorch takes, and how the kernels add."""
+    named: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+            key, _, value = line.partition(":")
+            named.setdefault(key.strip(), value.strip())
+    facts = [f"{word} {named[key]}" for key, word in _KINDS.items() if key in named]
+    facts.append(torch.backends.cpu.get_cpu_capability())
+    facts.append(f"{kernels.lanes()} lanes" if kernels.COMPILED else "no kernels")
+    return f"{named.get('model name', platform.machine())} ({', '.join(facts)})"
 
 
 def sha256_of(path: Path) -> str:

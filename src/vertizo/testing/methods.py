@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from vertizo.testing.demands import demand, demand_refused, same
 from vertizo.testing.federations import PLANS, Named, Tape, alike
 from vertizo.testing.sensitivity import a_record_moves_no_release_too_far
 from vertizo.testing.subject import Subject
+
+STOPS = (0, 1, 7)
+"""After so many rounds a run is stopped, and goes on."""
 
 
 def check_method(
@@ -44,8 +48,8 @@ def check_method(
         changes: of the configuration, by dotted keys, such as ``{"method.smoothing": 0.01}``.
         rough: whether a client's step jumps where a reply changes by little, as its sign does;
             else a run with tiny noise must end near the one without.
-        pairwise: whether each demand meets each plan and each timing, but not each pair of the two.
-            Takes half as long where a method has two timings.
+        pairwise: whether each demand meets each plan and each timing, but not each pair of the two,
+            and runs are stopped once a plan. Takes half as long.
     """
     made = federations.config(method, None, changes).method
     for turn, timing in enumerate(made.timings):
@@ -55,7 +59,9 @@ def check_method(
             _tiny_noise_changes_little(Subject(method, timing, dict(changes or {})))
         for row, plan in enumerate(PLANS.values()):
             subject = Subject(method, timing, {**(changes or {}), **plan})
-            for column, demanded in enumerate(UNDER_EVERY_PLAN):
+            stops = (STOPS[row % len(STOPS)],) if pairwise else STOPS
+            stopped = partial(stopped_runs_go_on, stops=stops)
+            for column, demanded in enumerate((*UNDER_EVERY_PLAN, stopped)):
                 if not pairwise or (row + column) % len(made.timings) == turn:
                     demanded(subject)
 
@@ -108,7 +114,7 @@ def restarted_clients_go_on(subject: Subject) -> None:
         demand(moved, f"{subject}: a reply moves no client")
 
 
-def stopped_runs_go_on(subject: Subject, stops: tuple[int, ...] = (0, 1, 7)) -> None:
+def stopped_runs_go_on(subject: Subject, stops: tuple[int, ...] = STOPS) -> None:
     """Through a checkpoint file, into objects that were built anew, bit by bit."""
     lively = subject.lively()
     whole, tape = subject.ran(lively)
@@ -349,5 +355,4 @@ UNDER_EVERY_PLAN: tuple[Callable[[Subject], None], ...] = (
     shapes_are_as_declared,
     _a_server_knows_no_driver,
     restarted_clients_go_on,
-    stopped_runs_go_on,
 )

@@ -42,9 +42,11 @@ KINDS = ["align", "train", "predict", "score"]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What died is started again without a pause, and no test waits for the disk."""
+    """What died is started again without a pause, no test waits for the disk, and no port of this
+    machine is taken, whoever uses it."""
     monkeypatch.setattr(store, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(loop, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(label_holder, "_can_listen", lambda host, port: True)
 
 
 def began(folder: Path, kind: str = "train", **configs: Any) -> Houses:
@@ -457,14 +459,25 @@ def test_a_job_that_scores_takes_no_place_and_lasts_until_it_is_cancelled(tmp_pa
     assert houses.running("one") == [None] * 3
 
 
-def test_a_job_whose_port_was_taken_goes_on_at_another(tmp_path: Path) -> None:
+CAN_LISTEN = label_holder._can_listen
+
+
+def test_a_port_that_somebody_has_can_not_be_listened_on() -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        assert not CAN_LISTEN("127.0.0.1", stranger.getsockname()[1])
+    assert CAN_LISTEN("127.0.0.1", 0)
+
+
+def test_a_job_whose_port_was_taken_goes_on_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     houses = began(tmp_path)
     first = houses.holder.store.open_jobs()[0].port
     houses.processes(HOLDER).end("one", -9)
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", first))
-        stranger.listen()
-        houses.turn(5)
+    monkeypatch.setattr(label_holder, "_can_listen", lambda host, port: port != first)
+    houses.turn(5)
     port = houses.holder.store.open_jobs()[0].port
     assert port != first
     assert houses.running() == [2, 2, 2]
