@@ -112,9 +112,17 @@ def _own_chance() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder for each test: what ledgers leave there is no other test's, nor the user's."""
+    """A state folder for each test: what ledgers leave there is no other test's, nor the user's.
+
+    Nor does a test follow what the user's environment says of options and proxies.
+    """
     place = tmp_path_factory.getbasetemp() / "state" / str(next(_NUMBERS))
     monkeypatch.setenv("XDG_STATE_HOME", str(place))
+    for name in [name for name in os.environ if name.startswith("VERTIZO_")]:
+        if name != "VERTIZO_DATA":
+            monkeypatch.delenv(name)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "localhost,127.0.0.1")
 
 
 @pytest.fixture(scope="session", autouse=True)

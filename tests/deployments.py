@@ -13,6 +13,7 @@ from queue import Empty, Queue
 from typing import Any, TypeVar
 
 import torch
+from tests.waiting import PATIENT
 
 from vertizo.data.prepare import prepare
 from vertizo.network.joining import Joined, Member
@@ -137,7 +138,7 @@ def ticking(service: FederationService) -> Iterator[list[Exception]]:
         thread.join()
 
 
-def together(works: Sequence[Callable[[], Result]], seconds: float = 60.0) -> list[Result]:
+def together(works: Sequence[Callable[[], Result]], seconds: float = PATIENT) -> list[Result]:
     """What each returns, in a thread of its own; raises what the first to fail raised."""
     futures: list[Future[Result]] = [Future() for _ in works]
 
@@ -169,7 +170,7 @@ def opened(config: JoinConfig, channel: Channel) -> None:
 
 
 def joined(
-    configs: Sequence[JoinConfig], channels: Callable[[str], Channel], seconds: float = 60.0
+    configs: Sequence[JoinConfig], channels: Callable[[str], Channel], seconds: float = PATIENT
 ) -> list[Joined]:
     """All members run to the end, each in a thread; raises what the first of them raised."""
     named = [(config, channels(config.federation.folder.name)) for config in configs]

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from typing import Any, Self
 import yaml
 from tests import deployments as dep
 from tests import warm
+from tests.waiting import PATIENT, until
 
 from vertizo.network.authority import issue
 from vertizo.network.options import ServeConfig, load_serve
@@ -25,8 +26,6 @@ from vertizo.run.federation import Federation
 
 SERVER = "bank"
 MEMBERS = ("north", "east")
-PATIENT = 120.0
-"""Seconds for what takes a few, on a machine that has much else to do."""
 SEGMENTS = 500
 """More than a job's journal has."""
 QUERY = 0
@@ -283,16 +282,6 @@ class Job:
     def assert_ended_as(self, federation: Federation) -> None:
         """All parties have the very parameters that they would have, had nobody died."""
         dep.assert_ended_as(federation, self.folder, SERVER, self.members)
-
-
-def until(there: Callable[[], bool], seconds: float, pause: float = 0.02) -> bool:
-    """Wait for something; whether it came."""
-    last = time.monotonic() + seconds
-    while not there():
-        if time.monotonic() > last:
-            return False
-        time.sleep(pause)
-    return True
 
 
 def held_port() -> socket.socket:

@@ -19,7 +19,8 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-from tests.processes import PATIENT, held_port
+from tests.processes import held_port
+from tests.waiting import PATIENT
 
 from vertizo.config.environment import PREFIX, settings_of
 from vertizo.network.options import load_join, load_serve

@@ -19,8 +19,9 @@ import polars as pl
 import pytest
 from tests import warm
 from tests.lazy import Lazy
-from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
+from tests.processes import FIRST_IMPORT, held_port
 from tests.refusals import refused
+from tests.waiting import PATIENT, until
 
 from vertizo.cli.parties import join, serve
 from vertizo.cli.predict import predict

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests import deployments as dep
 from tests import warm
-from tests.processes import MEMBERS, PATIENT, SERVER, Job
+from tests.processes import MEMBERS, SERVER, Job
+from tests.waiting import PATIENT
 
 from vertizo import Experiment
 from vertizo.config import schema

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
-from tests.processes import until
+from tests.waiting import until
 
 from vertizo.cli.console import parts, print_table
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from tests import warm
 from tests.cli.conftest import Outcome, Vertizo, sets
-from tests.processes import until
 from tests.same import same
+from tests.waiting import until
 
 from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment

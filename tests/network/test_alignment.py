@@ -6,7 +6,6 @@ import hashlib
 import random
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -25,6 +24,7 @@ from tests import deployments as dep
 from tests.deployments import DirectChannel
 from tests.network.by_hand import over_grpc
 from tests.rows import examples
+from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
@@ -140,14 +140,6 @@ def run(
         everyone += [partial(work, name) for name in members]
         label_holder, *found = dep.together(everyone)
     return Ended(label_holder, dict(zip(members, found, strict=True)), channels)
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Wait for that, but not forever."""
-    end = time.monotonic() + 120.0
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def agree(
@@ -356,7 +348,7 @@ def test_a_member_may_begin_again_before_there_is_an_outcome() -> None:
     with serving(["x", "y"], members=["a", "b"]) as service, ThreadPoolExecutor(2) as pool:
         say = started(service, "a", ["x"])  # and is cut off
         again = pool.submit(take_part, DirectChannel(service, "a"), ["y"])
-        until(lambda: "a" not in service.missing())
+        assert until(lambda: "a" not in service.missing())
         refused = say(Finish(START))
         assert isinstance(refused, Refused)
         assert "begin again" in refused.reason
@@ -533,7 +525,7 @@ def test_who_does_not_come_is_named() -> None:
     with serving(["x"], members=["a", "b", "c"]) as service, ThreadPoolExecutor(1) as pool:
         started(service, "b", ["x", "y"])
         ready = pool.submit(take_part, DirectChannel(service, "c"), ["x"])
-        until(lambda: "c" not in service.missing())
+        assert until(lambda: "c" not in service.missing())
         with pytest.raises(RunError) as caught:
             service.wait(
                 lambda names: seen.append(dict(names)), every=0.02, patience=0.5, grace=0.5
@@ -635,4 +627,4 @@ def test_a_fingerprint_is_of_the_keys_their_order_and_the_federation() -> None:
 def test_no_thread_is_left() -> None:
     before = threading.active_count()
     agree(["x"], {"a": ["x"]}, "hashed")
-    assert threading.active_count() <= before
+    assert until(lambda: threading.active_count() <= before)

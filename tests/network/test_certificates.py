@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.network import certificates
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer
@@ -169,8 +170,9 @@ def test_another_authority_is_noticed(folder: Path, tmp_path: Path) -> None:
     assert "certificate.pem was not signed by " in line(folder / "bank")  # though names are alike
 
 
-def test_dates_are_told_with_the_clocks(tmp_path: Path) -> None:
+def test_dates_are_told_with_the_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime.now(UTC)
+    monkeypatch.setattr(certificates, "datetime", SimpleNamespace(now=lambda _: now))
     issue(tmp_path / "old", None, ["bank"], [], 30, now=now - timedelta(days=31))
     issue(tmp_path / "new", None, ["bank"], [], 30, now=now + timedelta(days=2))
     old, new = line(tmp_path / "old" / "bank"), line(tmp_path / "new" / "bank")

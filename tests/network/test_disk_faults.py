@@ -78,7 +78,7 @@ def run(tables: Path, folder: Path) -> dict[str, BaseException]:
 
     try:
         with FederationService(holder(tables, folder)) as service:
-            dep.together([partial(work, service, name) for name in PARTIES[1:]], 120)
+            dep.together([partial(work, service, name) for name in PARTIES[1:]])
             service.tick()
             service.conclude()
             assert over.is_set() or service.finished.is_set()

@@ -6,6 +6,7 @@ last word, and what it had written is all that is left. `test_processes` kills r
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -23,7 +24,7 @@ from tests.network.by_hand import begin, leave, refused, state_of, upload_all
 from tests.rows import each
 
 from vertizo.core.errors import RunError
-from vertizo.network import frames
+from vertizo.network import frames, store
 from vertizo.network.joining import Joined, Member
 from vertizo.network.serving import FederationService
 from vertizo.network.store import Store
@@ -147,7 +148,7 @@ def run_house(folder: Path, config: Any, seed: int, deaths: int, **keys: Any) ->
     """A job to its end, everybody dying on the way."""
     house = House(config, seed, deaths)
     work = partial(take_part, folder, house, seed=seed, deaths=deaths // 4, **keys)
-    dep.together([partial(work, member) for member in dep.MEMBERS], 240)
+    dep.together([partial(work, member) for member in dep.MEMBERS])
     # One that died after some were told knows by their silence alone that they are gone.
     until = time.monotonic() + 120
     while not house.service.finished.wait(0.02):
@@ -261,8 +262,11 @@ def query_of(federation: Federation, client: int) -> bytes:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[tuple[FederationService, Federation]]:
+def begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[FederationService, Federation]]:
     """A job whose members are ready, and its parties simulated, for their frames."""
+    monkeypatch.setattr(store, "SOONEST", math.inf)  # one journal for all of it
     config = dep.serve_config(tmp_path, federation={"patience": 0.2})
     with FederationService(config) as service:
         begin(service)
@@ -361,7 +365,7 @@ def test_a_full_disk_for_the_ledger_stops_answers_with_a_clear_error(
         with pytest.raises(RunError, match="disk is full"):
             take_part(tmp_path, house, member, 5, 0, trial=False)
 
-    dep.together([partial(stopped, member) for member in dep.MEMBERS], 120)
+    dep.together([partial(stopped, member) for member in dep.MEMBERS])
     with pytest.raises(RunError, match="disk is full"):
         house.service.tick()
     replies: list[bytes] = []

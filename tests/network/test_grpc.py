@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,8 +21,10 @@ from types import SimpleNamespace
 
 import pytest
 from tests.cutter import Cutter
+from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
+from vertizo.network import grpc as grpc_server
 from vertizo.network import grpc_calls, grpc_channel, grpc_stream
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
@@ -119,22 +121,12 @@ def channel(
         made_channel.close()
 
 
-def soon(what: Callable[[], bool], seconds: float = 120.0) -> bool:
-    """Whether something comes true before long."""
-    until = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 @contextmanager
 def held(way: GrpcChannel, echo: Echo, member: str = "bank") -> Iterator[Future[bytes]]:
     """The answer to an ask that the service has and does not answer yet."""
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(way.ask, b"held")
-        assert soon(lambda: member in echo.open)
+        assert until(lambda: member in echo.open)
         yield asked
 
 
@@ -153,7 +145,7 @@ def test_what_is_left_to_do_waits_for_the_answers(echo: Echo, made: Path) -> Non
 
     with serve(echo, made) as net:
         waiting = echo.pool.submit(ask, "shop", b"held")
-        assert soon(lambda: "shop" in echo.open)
+        assert until(lambda: "shop" in echo.open)
         assert ask("bank", b"with a rest") == b"answered"
         assert waiting.result(120) == b"for another"
     assert rested == [True]
@@ -191,7 +183,10 @@ def test_members_are_served_side_by_side(echo: Echo, made: Path) -> None:
     assert asked == {(m, m) for m in MEMBERS}
 
 
-def test_the_last_answer_is_written_before_the_server_closes(echo: Echo, made: Path) -> None:
+def test_the_last_answer_is_written_before_the_server_closes(
+    echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "CLOSING_SECONDS", 600.0)
     for _ in range(5):
         with (
             serve(echo, made) as server,
@@ -213,7 +208,7 @@ def test_nothing_is_left_behind(echo: Echo, made: Path) -> None:
     def left() -> set[str]:
         return {t.name for t in threading.enumerate()} - before
 
-    assert soon(lambda: not left()), left()
+    assert until(lambda: not left()), left()
 
 
 def test_an_address_is_given_back_and_one_that_cannot_be_had_is_named(
@@ -309,13 +304,13 @@ def test_what_is_no_client_of_ours_harms_nobody(echo: Echo, made: Path) -> None:
             bytes(range(256)) * 300,
             b"\x16\x03\x01\xff\xff",
         ):
-            with socket.create_connection(place, timeout=5) as raw:
+            with socket.create_connection(place, timeout=120) as raw:
                 raw.sendall(garbage)
-        with socket.create_connection(place, timeout=5):  # and says nothing at all
+        with socket.create_connection(place, timeout=120):  # and says nothing at all
             context = ssl.create_default_context(cafile=str(made / "one/bank/authority.pem"))
             context.set_alpn_protocols(["h2"])
             with (
-                socket.create_connection(place, timeout=5) as raw,
+                socket.create_connection(place, timeout=120) as raw,
                 context.wrap_socket(raw, server_hostname="localhost") as tls,
             ):
                 try:
@@ -393,7 +388,7 @@ def test_a_server_closes_whatever_its_members_are_at(echo: Echo, made: Path) -> 
         for turn in range(20):
             before = len(echo.asked)
             with serve(echo, made, f"localhost:{port}"):
-                soon(lambda before=before: len(echo.asked) > before, 2.0)
+                until(lambda before=before: len(echo.asked) > before, 2.0)
                 time.sleep(0.01 * (turn % 5))
                 answers = list(echo.open.values())
                 for answer in answers[: turn % 2]:
@@ -486,7 +481,7 @@ def test_an_ask_survives_a_restart_of_the_server(echo: Echo, made: Path) -> None
             time.sleep(2.0)  # so that pauses are as long as they get
             assert not asked.done()
             with serve(echo, made, f"localhost:{server.port}"):
-                assert soon(lambda: "bank" in echo.open, 2.5)  # within 1 s on a quiet machine
+                assert until(lambda: "bank" in echo.open, 2.5)  # within 1 s on a quiet machine
                 echo.open.pop("bank")(b"after all")
                 assert asked.result(120) == b"after all"
                 assert bank.ask(b"next") == b"next"
@@ -520,7 +515,7 @@ def test_the_server_notices_who_left_while_waiting(echo: Echo, made: Path) -> No
             bank.close()
             with pytest.raises(RunError, match="closed on this side"):
                 asked.result(120)
-        assert soon(lambda: echo.left == ["bank"])
+        assert until(lambda: echo.left == ["bank"])
 
 
 def test_ctrl_c_ends_an_ask_and_its_answer_is_no_later_asks(echo: Echo, made: Path) -> None:
@@ -528,7 +523,7 @@ def test_ctrl_c_ends_an_ask_and_its_answer_is_no_later_asks(echo: Echo, made: Pa
         pytest.skip("signals reach the main thread only")
 
     def interrupt() -> None:
-        soon(lambda: "bank" in echo.open)  # and if not: better a failure than a wait without end
+        until(lambda: "bank" in echo.open)  # and if not: better a failure than a wait without end
         os.kill(os.getpid(), signal.SIGINT)
 
     with serve(echo, made) as server, channel(made, server.port) as bank:
@@ -567,11 +562,11 @@ def test_both_kinds_of_stream_do_the_same(
                 bank.ask(b"refused")
             with ThreadPoolExecutor(1) as pool:
                 held = pool.submit(bank.ask, b"held")
-                soon(lambda: "bank" in echo.open)
+                until(lambda: "bank" in echo.open)
                 bank.close()
                 with pytest.raises(RunError, match="closed on this side"):
                     held.result(120)
-            soon(lambda: "bank" in echo.left[-1:])
+            until(lambda: "bank" in echo.left[-1:])
 
 
 def test_a_second_connection_takes_the_place_of_the_first(echo: Echo, made: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.network.by_hand import (
 from tests.rows import each
 
 from vertizo.core.errors import RunError
-from vertizo.network import frames
+from vertizo.network import frames, store
 from vertizo.network.frames import Noted, Ready, Refusal, Send, Sent, Terms
 from vertizo.network.serving import FederationService
 from vertizo.network.store import RECORD
@@ -131,8 +132,11 @@ def test_a_table_is_taken_in_while_tables_are_wanted_and_not_later(tmp_path: Pat
         assert torch.equal(table.values, before)
 
 
-def test_an_older_journal_in_synchronous_rounds_is_one_line(tmp_path: Path) -> None:
+def test_an_older_journal_in_synchronous_rounds_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A journal that somebody put back; the ledger knows better, and nothing is charged twice."""
+    monkeypatch.setattr(store, "SOONEST", math.inf)  # one journal for all of it
     config = private(tmp_path, **dep.IN_STEP)
     service = FederationService(config)
     service.__enter__()

@@ -19,8 +19,9 @@ import pytest
 import torch
 from tests import deployments as dep
 from tests.cutter import Cutter
-from tests.processes import MEMBERS, PATIENT, SERVER, Job, Party, held_port, until
+from tests.processes import MEMBERS, SERVER, Job, Party, held_port
 from tests.rows import each
+from tests.waiting import PATIENT, until
 
 from vertizo.core.errors import RunError
 from vertizo.network import frames, grpc_channel

@@ -262,7 +262,7 @@ def test_tables_of_real_parties_train_and_predict(head: Head, tables: Path, trai
         config, channel = member(tables, trained, name), DirectChannel(predicting, name)
         return help_predict(config, new_records(tables, name), channel)
 
-    assert dep.together([partial(help_with, name) for name in NAMES], 120) == [69, 69]
+    assert dep.together([partial(help_with, name) for name in NAMES]) == [69, 69]
     assert predicting.finished.wait(120)
     logits = predicting.logits()
     truth = torch.from_numpy(

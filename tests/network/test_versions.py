@@ -65,7 +65,7 @@ def test_a_label_holder_says_what_it_speaks_before_anything_else(
         place = f"localhost:{server.port}"
 
         def ask() -> bytes:
-            with closing(GrpcChannel(place, bank, patience=5.0)) as channel:
+            with closing(GrpcChannel(place, bank, patience=600.0)) as channel:
                 return channel.ask(b"hello")
 
         assert ask() == b"hello"

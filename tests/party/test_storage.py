@@ -44,6 +44,7 @@ def test_the_rule_is_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> No
     assert storage.zeros((10, 101), torch.float32).shape == (10, 101)
 
 
+@pytest.mark.full
 @linux
 def test_a_mapped_array_is_sparse_and_unnamed() -> None:
     before, known = anonymous(), maps()

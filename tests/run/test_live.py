@@ -28,7 +28,7 @@ def test_nothing_where_nobody_looks() -> None:
 
 def test_a_terminal_sees_a_bar_and_a_line() -> None:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=120)
+    console = Console(file=out, force_terminal=True, width=120, _environ={})
     with live.bar("dpzv", console) as show:
         assert show is not None
         show(HERE)

@@ -25,6 +25,7 @@ from vertizo.testing.federations import PLANS, Named, Tape, alike
 from vertizo.testing.sensitivity import a_record_moves_no_release_too_far
 from vertizo.testing.subject import Subject
 
+Demand = Callable[[Subject], object]
 STOPS = (0, 1, 7)
 """After so many rounds a run is stopped, and goes on."""
 
@@ -60,8 +61,8 @@ def check_method(
         for row, plan in enumerate(PLANS.values()):
             subject = Subject(method, timing, {**(changes or {}), **plan})
             stops = (STOPS[row % len(STOPS)],) if pairwise else STOPS
-            stopped = partial(stopped_runs_go_on, stops=stops)
-            for column, demanded in enumerate((*UNDER_EVERY_PLAN, stopped)):
+            stopped: Demand = partial(stopped_runs_go_on, stops=stops)
+            for column, demanded in enumerate([*UNDER_EVERY_PLAN, stopped]):
                 if not pairwise or (row + column) % len(made.timings) == turn:
                     demanded(subject)
 
@@ -339,7 +340,7 @@ def _the_meter_sums_training_losses(subject: Subject) -> None:
     demand(usual, f"{subject}: the meter has a loss of {meter.loss / meter.records:.3g}")
 
 
-CONTRACT: tuple[Callable[[Subject], object], ...] = (
+CONTRACT: tuple[Demand, ...] = (
     nothing_draws_from_global_generators,
     _other_numbers_of_points_are_refused,
     _copies_are_their_own,
@@ -351,7 +352,7 @@ CONTRACT: tuple[Callable[[Subject], object], ...] = (
     _evaluations_are_counted,
     _the_meter_sums_training_losses,
 )
-UNDER_EVERY_PLAN: tuple[Callable[[Subject], None], ...] = (
+UNDER_EVERY_PLAN: tuple[Demand, ...] = (
     shapes_are_as_declared,
     _a_server_knows_no_driver,
     restarted_clients_go_on,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zlib
 from itertools import product
 from typing import Any
@@ -24,6 +25,12 @@ needs_compiled = pytest.mark.skipif(
     not kernels.COMPILED, reason="the package was installed without a compiler"
 )
 RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of these tests a worker has."""
+    monkeypatch.setattr(sys.modules[__name__], "RNG", np.random.default_rng(5))
 
 
 def numbers(*shape: int) -> Any:

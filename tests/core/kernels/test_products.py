@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -15,6 +16,14 @@ from vertizo.core.kernels import plain_products
 from vertizo.models.linear_stack import EVERY
 
 RNG = np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True)
+def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of these tests a worker has."""
+    monkeypatch.setattr(sys.modules[__name__], "RNG", np.random.default_rng(7))
+
+
 COMPILED = kernels.affine is not plain_products.affine
 LANES = [4, 8, 16]
 SIZES = [

@@ -297,9 +297,9 @@ def test_a_clock_that_is_set_ends_no_job_and_a_deadline_goes_on_with_the_next_ag
     houses = Houses(tmp_path, **configs)
     houses.submit(offer())
     houses.turn(3)
-    real, passed = time.monotonic, 0.0
+    began, passed = time.monotonic(), 0.0
     monkeypatch.setattr(time, "time", lambda: 2e9)
-    monkeypatch.setattr(time, "monotonic", lambda: real() + passed)
+    monkeypatch.setattr(time, "monotonic", lambda: began + passed)
     houses.turn(2)
     assert houses.states() == ["offered", "offered", "approved"]
     for passed in (60.0, 120.0):

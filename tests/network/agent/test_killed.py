@@ -17,7 +17,8 @@ import pytest
 import yaml
 from tests import deployments as dep
 from tests import warm
-from tests.processes import PATIENT, held_port, until
+from tests.processes import held_port
+from tests.waiting import PATIENT, until
 
 from vertizo.network.agent import children as children_module
 from vertizo.network.agent.children import PROCESS, Children, Ended, end_left_over

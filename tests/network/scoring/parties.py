@@ -92,7 +92,13 @@ def scoring_of(
     **keys: Any,
 ) -> Scoring:
     """A label holder that scores with one of the heads; ``keys`` are of the section ``scoring``."""
-    section = {"http": "127.0.0.1:0", "callers": callers, "log": folder / "log", **keys}
+    section = {
+        "deadline": 600.0,
+        "http": "127.0.0.1:0",
+        "callers": callers,
+        "log": folder / "log",
+        **keys,
+    }
     config = holder_config(tables, trained, scoring=section)
     assert config.scoring is not None
     notices: list[str] = []
@@ -115,5 +121,5 @@ def predicted(tables: Path, trained: Path, head: Head = "private") -> dict[str, 
         channel = DirectChannel(service, name)
         return help_predict(member(tables, trained, name), records[name], channel)
 
-    together([partial(work, name) for name in NAMES], 120)
+    together([partial(work, name) for name in NAMES])
     return dict(zip(own.keys, torch.unbind(service.logits()), strict=True))

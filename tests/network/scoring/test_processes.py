@@ -17,7 +17,8 @@ import pytest
 import yaml
 from tests.network.by_hand import NAMES
 from tests.network.scoring.parties import predicted
-from tests.processes import Party, held_port, until
+from tests.processes import Party, held_port
+from tests.waiting import until
 
 from vertizo.network.authority import issue
 

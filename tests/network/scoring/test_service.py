@@ -17,6 +17,7 @@ from tests import deployments as dep
 from tests.network.by_hand import NAMES
 from tests.network.scoring.parties import Scoring, predicted
 from tests.rows import each
+from tests.waiting import PATIENT, until
 
 from vertizo.core.errors import DataError, RunError
 from vertizo.core.names import Head
@@ -49,9 +50,9 @@ def test_scores_are_the_predictions_of_the_same_records(
     truth, made = predicted(tables, trained, head), scoring(head=head)
     with made.members():
         keys = random.Random(0).sample(made.keys, 40)
-        assert_scored(made.service.logits(keys, 20.0), keys, truth)
+        assert_scored(made.service.logits(keys, PATIENT), keys, truth)
         for key in made.keys:
-            assert_scored(made.service.logits([key], 20.0), [key], truth)
+            assert_scored(made.service.logits([key], PATIENT), [key], truth)
 
 
 def test_records_that_some_party_lacks_are_named_and_the_others_scored(
@@ -63,7 +64,7 @@ def test_records_that_some_party_lacks_are_named_and_the_others_scored(
     frame.write_csv(tmp_path / "lab.csv")
     few = FileTable(tmp_path / "lab.csv", "key", CsvFormat())
     with made.members(tables={"lab": few}):
-        there, logits, missing = made.service.logits([first, second, "nobody", third], 20.0)
+        there, logits, missing = made.service.logits([first, second, "nobody", third], PATIENT)
     assert there == [first, third]
     torch.testing.assert_close(logits, torch.stack([truth[first], truth[third]]))
     assert missing == {second: ["lab"], "nobody": ["", "lab", "clinic"]}
@@ -78,8 +79,8 @@ def test_a_row_that_cannot_be_embedded_is_one_that_is_not_there(
     spoilt = pl.when(pl.col("key") == int(bad)).then(pl.lit("wet")).otherwise(pl.col("x1"))
     frame.with_columns(spoilt.alias("x1")).write_csv(tmp_path / "lab.csv")
     with made.members(tables={"lab": FileTable(tmp_path / "lab.csv", "key", CsvFormat())}):
-        there, logits, missing = made.service.logits([bad, good], 20.0)
-        made.service.logits([bad], 20.0)
+        there, logits, missing = made.service.logits([bad, good], PATIENT)
+        made.service.logits([bad], PATIENT)
     assert (there, missing) == ([good], {bad: ["lab"]})
     torch.testing.assert_close(logits[0], truth[good])
     (notice,) = (line for line in made.notices if "wet" in line)  # told once
@@ -102,9 +103,9 @@ def test_a_table_that_cannot_be_read_lacks_nobody(scoring: Make, tmp_path: Path)
     with made.members(tables={"lab": theirs}):
         for _ in range(2):
             with pytest.raises(SilentError, match=r"^lab cannot read the table that records are"):
-                made.service.logits(made.keys[:3], 20.0)
+                made.service.logits(made.keys[:3], PATIENT)
         theirs.fails = False
-        assert made.service.logits(made.keys[:3], 20.0)[0] == made.keys[:3]
+        assert made.service.logits(made.keys[:3], PATIENT)[0] == made.keys[:3]
     (told,) = (line for line in made.notices if line != LOOKED_UP)
     assert told.endswith("database is locked; nothing is scored until it can be read")
     ours = Locked(made.tables / "bank.new.csv", "key", CsvFormat())
@@ -124,28 +125,33 @@ def test_embeddings_are_kept_for_as_long_as_is_said(
         made = scoring(cache=cache)
         with made.members() as members:
             for _ in range(2):
-                made.service.logits(made.keys[:3], 20.0)
+                made.service.logits(made.keys[:3], PATIENT)
             assert [one.answered for one in members.values()] == [asked, asked]
             assert made.service.remembered == 2 * (6 - asked)
     made = scoring(cache=0.05)
     with made.members() as members:
-        made.service.logits(made.keys[:3], 20.0)
+        made.service.logits(made.keys[:3], PATIENT)
         time.sleep(0.1)
-        made.service.logits(made.keys[:3], 20.0)
+        made.service.logits(made.keys[:3], PATIENT)
         assert [one.answered for one in members.values()] == [6, 6]
 
 
 def test_a_silent_member_is_named_and_nothing_is_left_over(
     scoring: Make, tables: Path, trained: Path
 ) -> None:
-    made, truth = scoring(), predicted(tables, trained)
+    made, truth = scoring(cache=PATIENT), predicted(tables, trained)
+    with made.members():
+        made.service.logits(made.keys[:5], PATIENT)
+    clinics = made.service._kept[made.service.members.index("clinic")]
+    assert clinics is not None
+    clinics.clear()
     with made.members(["lab"]):
+        assert until(lambda: made.service.missing() == ["clinic"])
         with pytest.raises(SilentError, match=r"^clinic did not answer within 0\.2 s$"):
             made.service.logits(made.keys[:5], 0.2)
         assert made.service._wanted == [{}, {}]
-        assert made.service.missing() == ["clinic"]
         with made.members(["clinic"]):
-            assert_scored(made.service.logits(made.keys[:5], 20.0), made.keys[:5], truth)
+            assert_scored(made.service.logits(made.keys[:5], PATIENT), made.keys[:5], truth)
             assert made.service.is_ready
 
 
@@ -173,11 +179,11 @@ def test_members_that_come_and_go_lose_no_score(scoring: Make, tables: Path, tra
         mine = random.Random(seed)
         for _ in range(25):
             keys = mine.sample(made.keys, mine.randint(1, 30))
-            assert_scored(made.service.logits(keys, 30.0), keys, truth)
+            assert_scored(made.service.logits(keys, PATIENT), keys, truth)
         return 25
 
     with made.members(channel=Cut):
-        assert dep.together([partial(caller, seed) for seed in range(8)], 60) == [25] * 8
+        assert dep.together([partial(caller, seed) for seed in range(8)]) == [25] * 8
         assert made.service._wanted == [{}, {}]
 
 
@@ -221,7 +227,7 @@ def test_what_a_member_sends_is_used_only_where_it_fits(scoring: Make) -> None:
             made.service.ask("lab", ready, answers.append)
             found: list[Any] = []
             caller = threading.Thread(
-                target=lambda found=found: found.append(made.service.logits(keys, 20.0))
+                target=lambda found=found: found.append(made.service.logits(keys, PATIENT))
             )
             caller.start()
             until = time.monotonic() + 120
