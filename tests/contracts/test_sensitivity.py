@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import mixing
 from tests.cards import DEVICES
+from tests.mixing import MODULES
 from tests.rows import each, pairs
 from torch import Tensor, nn
 
@@ -37,10 +40,13 @@ from vertizo.models.losses import (
 )
 from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
+from vertizo.models.recordwise import RecordwiseModel
 from vertizo.models.torch import wrap
 from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
 from vertizo.party.server_model import ServerModel
+from vertizo.run import build_models
 from vertizo.run.build_models import server_module
+from vertizo.testing import federations
 from vertizo.testing.sensitivity import (
     Heard,
     Replies,
@@ -52,6 +58,7 @@ from vertizo.testing.subject import Subject
 from vertizo.zeroth_order.directions import Directions
 
 WIDTH, CLASSES = 8, 3
+TASK = Classification(CLASSES)
 
 
 class Several(nn.Module):
@@ -183,6 +190,15 @@ class Game:
         return list(self._heard.releases)
 
 
+def brought(kind: type[nn.Module], at: str) -> DifferentiableModel:
+    """A user's module, as a guarantee has it."""
+    return wrap(kind(WIDTH, CLASSES), at, kind=RecordwiseModel)
+
+
+BROUGHT = {name: Kind(partial(brought, kind)) for name, kind in MODULES.items()}
+"""Modules that mix records, if they are let."""
+
+
 def searched(kind: Kind, task: Task, *, weighs: bool = False) -> Search:
     of_rows = {"tokens": kind.tokens, "codes": kind.codes}
     return Search(kind.width, task, kind.tries, weighs=weighs, **of_rows)
@@ -209,6 +225,36 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(
         assert found <= 1.0, f"{found:.6g} times 2C"
         largest = max(largest, found)
     assert largest > 0.5  # else the search would have shown nothing
+
+
+@each("name, update", list(product(BROUGHT, UPDATES)), gate=pairs(BROUGHT, UPDATES)[::3])
+def test_no_module_of_somebodys_moves_a_release_further(name: str, update: str, rows: str) -> None:
+    """Whatever it does; at parameters at which it would mix."""
+    torch.manual_seed(1)
+    kind = replace(BROUGHT[name], tries=9 if rows == "gate" else 20)
+    model = kind.make("cpu")
+    mixing.opened(model)
+    found = searched(kind, TASK).furthest(Game(model, update, 1.0, TASK))
+    assert 0.1 < found <= 1.0, f"{found:.6g} times 2C"
+
+
+ANSWERED = ("tangent", "vafl", "dpzv", "czofo", "cascaded", "split")
+
+
+@each("method, name", list(product(ANSWERED, MODULES)), gate=pairs(ANSWERED, ["shut", "gate"]))
+def test_no_module_of_somebodys_moves_a_reply_further(
+    method: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that no trial told anybody of: replies moved by up to 4 times 2C."""
+    monkeypatch.setattr(build_models, "mixes_records", lambda *_, **__: False)
+    module = {"name": "module", "path": f"{mixing.__file__}:{name}"}
+    sizes = {"inputs": 3 * federations.DIM, "outputs": federations.CLASSES}
+    more = {"server.model": {**module, "arguments": sizes}, "server.join": "concat"}
+    game = Replies(Subject(method, METHODS[method].timings[0]), 0.05, more)
+    mixing.opened(game)
+    found = Search(game.width, TASK, 20).furthest(game)
+    assert found <= 1.0 + 1e-12, f"{found:.6g} times 2C"
+    assert found > 0.1 or name in ("softmax", "minmax")  # which are constant, of one record
 
 
 @each("update", UPDATES)

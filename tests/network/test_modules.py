@@ -18,7 +18,7 @@ from vertizo.models.torch import wrap
 from vertizo.network.job import records_of
 from vertizo.network.serving import FederationService
 from vertizo.run import checkpoint
-from vertizo.run.coverage import assumptions
+from vertizo.run.coverage import MODEL_HOLDS, assumptions
 
 
 class Whole(nn.Module):
@@ -143,4 +143,4 @@ def test_the_encoder_of_a_table_is_named_though_its_holder_is_not(tmp_path: Path
     assert records.data.own is not None
     assert config.data.label_holder is None
     (only,) = assumptions(config, records.data, ("labels",), served=True)
-    assert only == f"server.encoder ({__file__}:encoder) treats each record by itself"
+    assert only == f"server.encoder ({__file__}:encoder) {MODEL_HOLDS}"

@@ -14,8 +14,9 @@ from vertizo.config import architectures as a
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.linear_stack import LinearStack
+from vertizo.models.mixing import mixes_records
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.run.build_models import client_model, embedding_dim, mixes_records, server_model
+from vertizo.run.build_models import client_model, embedding_dim, server_model
 
 STREAM = Stream.from_seed(1)
 RANDOM: dict[str, Any] = {"checkpoint": "random", "vector": 8, "heads": 2, "vocabulary": 40}

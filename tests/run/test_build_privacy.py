@@ -19,7 +19,7 @@ from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of, mu_of_units
-from vertizo.run.coverage import CODEC_HOLDS, DATA_HOLD
+from vertizo.run.coverage import CODEC_HOLDS, DATA_HOLD, MODEL_HOLDS
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
 from vertizo.run.lengths import batch_sizes
@@ -277,7 +277,7 @@ def test_what_is_rested_on_and_cannot_be_proved_is_said() -> None:
     stated = statement(**foreign)
     assert stated.is_bounded
     (only,) = stated.assumptions
-    assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
+    assert only == f"server.model ({__file__}:plain_server) {MODEL_HOLDS}"
     assert f"Assumed, tried but not proved: {only}." in stated.words
     assert stated.as_dict()["assumptions"] == [only]
     assert statement().assumptions == ()

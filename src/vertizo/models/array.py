@@ -24,20 +24,36 @@ class ArrayModel(Model):
     """``function(w, x)``: parameters [d] and features [batch, ...] to outputs [batch, outputs].
 
     The function is called with NumPy arrays that it must not change or keep; ``parameters``,
-    float32, are where training starts, and are kept, not copied.
+    float32, are where training starts, and are kept, not copied. ``recordwise`` as in
+    `vertizo.models.recordwise`: it is asked of one record at a time.
     """
 
-    def __init__(self, function: ArrayFunction, parameters: Tensor) -> None:
+    def __init__(
+        self, function: ArrayFunction, parameters: Tensor, *, recordwise: bool = False
+    ) -> None:
         self.function, self.parameters = function, parameters
+        self._recordwise = recordwise
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
         with somebodys_code(failing(getattr(self.function, "__name__", "function"), inputs)):
-            found = self.function(self.parameters.numpy(), inputs.numpy())
-            outputs = np.asarray(found, dtype=np.float32)
+            if self._recordwise:
+                rows = [self._of(inputs[place : place + 1]) for place in range(len(inputs))]
+                outputs = np.concatenate(rows) if rows else self._of(inputs)
+            else:
+                outputs = self._of(inputs)
         if outputs.ndim != 2 or outputs.shape[0] != inputs.shape[0]:
             raise ConfigError(
                 f"the model function returned shape {outputs.shape} for a batch of "
                 f"{inputs.shape[0]}; it must return [batch, outputs]"
             )
         return torch.from_numpy(np.ascontiguousarray(outputs))
+
+    def together(self) -> ArrayModel:
+        """A copy of the model as somebody wrote it, of whole batches: to try it."""
+        return ArrayModel(self.function, self.parameters.clone())
+
+    def _of(self, inputs: Tensor) -> NDArray[np.float32]:
+        """What the function says of copies, which it may change and keep."""
+        found = self.function(self.parameters.numpy().copy(), inputs.numpy().copy())
+        return np.asarray(found, dtype=np.float32)

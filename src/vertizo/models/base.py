@@ -157,11 +157,14 @@ class HeldGradients:
 
     def squares(self) -> Tensor:
         """Added up in float64, where no square of a float32 overflows or vanishes."""
-        return torch.stack([squared(part.flatten(1)) for part in self.parts]).sum(0)
+        return torch.stack([squared(part) for part in self._rows()]).sum(0)
 
     def total(self, weights: Tensor) -> Tensor:
         """The weighted sum, float64 [d]."""
-        return torch.cat([weights @ counted(part.flatten(1), weights) for part in self.parts])
+        return torch.cat([weights @ counted(part, weights) for part in self._rows()])
+
+    def _rows(self) -> list[Tensor]:
+        return [part.reshape(len(part), -1) for part in self.parts]  # of a scalar parameter, too
 
 
 def squared(rows: Tensor) -> Tensor:

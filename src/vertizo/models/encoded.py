@@ -7,6 +7,7 @@ and leaves them alone, so that they are encoded once for all points of a query.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from vertizo.models.base import (
     put,
 )
 from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
-from vertizo.models.torch import over
+from vertizo.models.torch import TorchModel, over
 
 
 class EncodedModel(DifferentiableModel):
@@ -33,7 +34,8 @@ class EncodedModel(DifferentiableModel):
     joined embeddings of ``width`` numbers, then own features, flattened from ``shape``; the encoder
     takes them as ``dtype``, tokens as integers. ``training`` is the randomness of modules that
     train as PyTorch's do, None for evaluation mode, in which a wholly frozen encoder is always.
-    ``device`` is as in `vertizo.models.torch.wrap`.
+    ``device`` is as in `vertizo.models.torch.wrap`, as are both ``kinds``: of the module that
+    predicts, and of the encoder.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class EncodedModel(DifferentiableModel):
         dtype: torch.dtype = torch.float32,
         training: Stream | None = None,
         device: str = "cpu",
+        kinds: tuple[type[TorchModel] | None, type[TorchModel] | None] = (None, None),
     ) -> None:
         self._width, self._shape, self._dtype = width, tuple(shape), dtype
         check(encoder, batch_norm=training is not None)
@@ -59,14 +62,21 @@ class EncodedModel(DifferentiableModel):
         split = sum(part.numel() for part in own.values())
         of_top = None if training is None else training.child("top")
         of_encoder = training.child("encoder") if training is not None and theirs else None
-        self._top = over(top, self.parameters[:split], own, of_top)
-        self._encoder = over(encoder, self.parameters[split:], theirs, of_encoder)
+        self._top = over(top, self.parameters[:split], own, of_top, kind=kinds[0])
+        rest = self.parameters[split:]
+        self._encoder = over(encoder, rest, theirs, of_encoder, kind=kinds[1])
         self._trains_encoder = bool(theirs)
 
     @property
     def parts(self) -> tuple[DifferentiableModel, DifferentiableModel]:
         """The model that predicts, and the encoder."""
         return self._top, self._encoder
+
+    def with_parts(self, top: DifferentiableModel, encoder: DifferentiableModel) -> EncodedModel:
+        """This one, evaluated by others of the same parameters."""
+        made = copy.copy(self)
+        made._top, made._encoder = top, encoder
+        return made
 
     @property
     def layout(self) -> tuple[int, tuple[int, ...], torch.dtype]:

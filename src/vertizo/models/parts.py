@@ -17,6 +17,10 @@ COMPARED = 2**16
 """A buffer of more numbers is only seen to change where PyTorch counts its changes."""
 
 
+class ChangedBufferError(ConfigError):
+    """An evaluation left something behind in a module."""
+
+
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     """What training moves: the parameters with ``requires_grad``, by name."""
     return {name: part for name, part in module.named_parameters() if part.requires_grad}
@@ -144,7 +148,7 @@ class Buffers:
         return {name: buffer.clone() for name, buffer in self._live.items()}
 
     def check_unchanged(self) -> None:
-        """Raises ConfigError if an evaluation changed one."""
+        """Raises ChangedBufferError if an evaluation changed one."""
         for name, (owner, key) in self._owners.items():
             version, seen = self._seen[name]
             buffer = self._live[name]
@@ -155,7 +159,7 @@ class Buffers:
             elif same:
                 same = buffer._version == version
             if not same:
-                raise ConfigError(
+                raise ChangedBufferError(
                     f"the model {self._name} changes its buffer {name!r} when it is evaluated; "
                     "only first-order methods without privacy train such a model (split, vafl)"
                 )

@@ -232,6 +232,10 @@ class Pretrained(DifferentiableModel):
         """What prepares, and the model behind it."""
         return self._front, self._model
 
+    def with_model(self, model: DifferentiableModel) -> Pretrained:
+        """The same preparation before another model."""
+        return Pretrained(self._front, model)
+
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
         """Of a table whole, once: every query of a client is about rows of the same."""
         with torch.no_grad():

@@ -41,6 +41,7 @@ def wrap(
     training: Stream | None = None,
     *,
     exact: bool = True,
+    kind: type[TorchModel] | None = None,
 ) -> DifferentiableModel:
     """The module as a model: in closed form where its shape allows that, by autograd else.
 
@@ -51,7 +52,7 @@ def wrap(
     change of the module, and no second copy of the weights exists. What has no ``requires_grad`` is
     not in it and stays as it is. ``training`` is the randomness of a module that trains as
     PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always. ``exact`` is as
-    in `TorchModel.arithmetic`.
+    in `TorchModel.arithmetic`. A ``kind`` takes the place of `TorchModel`.
 
     Raises:
         ConfigError: the module has nothing to train, parameters of several dtypes or of sizes that
@@ -61,7 +62,7 @@ def wrap(
     check(module, batch_norm=training is not None)
     module = module.to(device)
     own = trained(module)
-    return over(module, flatten(own.values()), own, training, exact=exact)
+    return over(module, flatten(own.values()), own, training, exact=exact, kind=kind)
 
 
 def over(
@@ -71,12 +72,13 @@ def over(
     training: Stream | None = None,
     *,
     exact: bool = True,
+    kind: type[TorchModel] | None = None,
 ) -> DifferentiableModel:
     """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
     layers = layers_of(module) if is_whole and parameters.device.type == "cpu" else None
     if layers is None:
-        return TorchModel(module, parameters, own, training, exact=exact)
+        return (kind or TorchModel)(module, parameters, own, training, exact=exact)
     flattens = any(type(part) is nn.Flatten for part in module.children())
     return LinearStack(layers, parameters, flatten=flattens, module=module)
 
@@ -182,15 +184,24 @@ class TorchModel(DifferentiableModel):
                 outputs = self._run(swapped, variable)
                 self._made = self._buffers.changed(swapped)
         if not outputs.requires_grad:
-            raise ConfigError(
-                f"the model {type(self.module).__name__} is not differentiable: its outputs do not "
-                "depend on its parameters by operations that have gradients; train it with "
-                "method 'dpzv' or 'cascaded'"
-            )
+            raise self.not_differentiable()
         values = to_processor(outputs.detach())
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
         return values, _GraphPullback(self, outputs, weights, variable)
+
+    def not_differentiable(self) -> ConfigError:
+        """What is wrong where no graph is made."""
+        return ConfigError(
+            f"the model {type(self.module).__name__} is not differentiable: its outputs do not "
+            "depend on its parameters by operations that have gradients; train it with "
+            "method 'dpzv' or 'cascaded'"
+        )
+
+    @property
+    def at_once(self) -> int:
+        """Most records whose own gradients should be held at a time."""
+        return max(1, AT_ONCE // self.parameters.numel())
 
     def record_gradients(self, rows: Tensor, slopes: Tensor) -> HeldGradients:
         """Gradients of ``slope_i · output_i``, each record evaluated as a batch of its own.
@@ -288,26 +299,32 @@ class TorchModel(DifferentiableModel):
 
     def _run(self, swapped: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Outputs as rows, with other tensors in place of some of the module's."""
-        name, count = type(self.module).__name__, inputs.shape[0]
-        with somebodys_code(failing(name, inputs)), self.arithmetic():
-            outputs: object = (
-                functional_call(self.module, swapped, (inputs,)) if swapped else self.module(inputs)
+        with somebodys_code(failing(type(self.module).__name__, inputs)), self.arithmetic():
+            return self._rows_of(
+                functional_call(self.module, swapped, (inputs,))
+                if swapped
+                else self.module(inputs),
+                inputs,
             )
-            if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-                shape = getattr(outputs, "shape", None)
-                found = type(outputs).__name__ if shape is None else tuple(shape)
-                raise ConfigError(
-                    f"the model {name} returned {found} for a batch of {count}; "
-                    "it must return one row for each record"
-                )
-            rows = outputs.reshape(count, -1)
-            width = self._widths.setdefault(inputs.shape[1:], rows.shape[1])
-            if rows.shape[1] != width or not rows.is_floating_point():
-                raise ConfigError(
-                    f"the model {name} returned {rows.shape[1]} numbers of type {rows.dtype} for "
-                    f"a record; they must be floating-point numbers, always {width} of them"
-                )
-            return rows.clone()  # it may be a view of the parameters
+
+    def _rows_of(self, outputs: object, inputs: Tensor) -> Tensor:
+        """What the module returned for some records, [records, outputs]."""
+        name, count = type(self.module).__name__, inputs.shape[0]
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+            shape = getattr(outputs, "shape", None)
+            found = type(outputs).__name__ if shape is None else tuple(shape)
+            raise ConfigError(
+                f"the model {name} returned {found} for a batch of {count}; "
+                "it must return one row for each record"
+            )
+        rows = outputs.reshape(count, -1)
+        width = self._widths.setdefault(inputs.shape[1:], rows.shape[1])
+        if rows.shape[1] != width or not rows.is_floating_point():
+            raise ConfigError(
+                f"the model {name} returned {rows.shape[1]} numbers of type {rows.dtype} for "
+                f"a record; they must be floating-point numbers, always {width} of them"
+            )
+        return rows.clone()  # it may be a view of the parameters
 
 
 def to_processor(result: Tensor) -> Tensor:
@@ -342,7 +359,7 @@ class _GraphPullback:
 
     @property
     def at_once(self) -> int:
-        return max(1, AT_ONCE // self._model.parameters.numel())
+        return self._model.at_once
 
     def record_gradients(self, gradient: Tensor, records: slice) -> HeldGradients:
         slopes = gradient[records].to(self._outputs.device)

@@ -21,6 +21,7 @@ from vertizo.core.names import FITTED, PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
+from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.augmentation import Augmentation
@@ -108,6 +109,7 @@ def make_client(
         exact=not method.first_order_client,
         training=root.child("client", index, "training") if why is None else None,
         front=front,
+        apart=models.keeps_apart(config, noised=noised),
     )
     bound = config.server.embedding_bound
     as_prepared = table.is_floating_point() and not isinstance(options.model, FiltersConfig)
@@ -145,11 +147,12 @@ def make_client(
         augmentation=_augmentation(options, table, stream),
         teaching=teaching,
     )
-    sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
     with models.named("client.model"):
         if why is None:
             models.check_last_batch(model, table[:1], records, config.batch_size)
-        mixes = models.mixes_records(model, models.unlike(table), sizes)
+        mixes = isinstance(options.model, models.Foreign) and mixes_records(
+            model, models.unlike(table), (min(config.batch_size, records),), slopes=why is not None
+        )
     mixes = mixes or options.pretrain in FITTED or method.fits(model)
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)

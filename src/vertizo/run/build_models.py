@@ -27,8 +27,10 @@ from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
+from vertizo.models.mixing import mixes_records
 from vertizo.models.parts import other_in_training, somebodys_code
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
+from vertizo.models.recordwise import RecordwiseModel
 from vertizo.models.torch import TorchModel, fails_alone, wrap
 from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
@@ -53,6 +55,7 @@ def client_model(
     exact: bool = True,
     training: Stream | None = None,
     front: Preparation | FilterMeans | None = None,
+    apart: bool = False,
 ) -> Model:
     """The model that turns one party's features, of that shape, into embeddings.
 
@@ -60,7 +63,7 @@ def client_model(
     ``tokens`` says that features are token ids. Its first parameters are drawn on the processor
     whatever the device; ``training`` is the randomness of a module in training (dropout), None for
     evaluation mode always. ``exact`` is as in `vertizo.models.torch.wrap`. ``front`` prepares the
-    features; a linear model begins as what it makes.
+    features; a linear model begins as what it makes. ``apart`` as in `keeps_apart`.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
@@ -80,7 +83,8 @@ def client_model(
                 "it must be a function"
             )
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
-        return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
+        parameters = torch.from_numpy(initial).to(torch.float32)
+        return ArrayModel(function, parameters, recordwise=apart)
     _check_device("client.device", device)
     _check_norm("client.model", config, training)
     with stream.torch_default(), room_for_parameters():
@@ -90,7 +94,7 @@ def client_model(
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
     with named("client.model"):
-        model = wrap(module, device, training, exact=exact)
+        model = wrap(module, device, training, exact=exact, kind=_kind(config, apart))
     return model if front is None else Pretrained(front, model)
 
 
@@ -229,13 +233,14 @@ def server_model(
     sizes: Sequence[int] = (),
     parts: int | None = None,
     device: kinds.Device = "cpu",
+    apart: bool = False,
 ) -> DifferentiableModel:
     """The model that turns joined embeddings, ``width`` numbers, into ``outputs`` predictions.
 
     ``own`` features of the label holder follow the embeddings in each row. A model of the user's is
     tried at batches of the ``sizes`` that it will see; messages say that ``purpose`` needs so many
-    outputs. ``training`` and ``device`` are as in `client_model`, ``parts`` embeddings are
-    concatenated.
+    outputs. ``training``, ``device`` and ``apart`` are as in `client_model`, ``parts`` embeddings
+    are concatenated.
 
     Raises:
         ConfigError: it cannot be made, does not fit, or mixes records.
@@ -248,21 +253,21 @@ def server_model(
     with stream.torch_default(), room_for_parameters():
         if own is not None:
             model: DifferentiableModel = _with_encoder(
-                config, width, outputs, own, training, device
+                config, width, outputs, own, training, device, apart
             )
         else:
             module = server_module(config, width, outputs, parts)
             with named(key):
-                model = wrap(module, device, training)
+                model = wrap(module, device, training, kind=_kind(config, apart))
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named(key), somebodys_code(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
         model.forward(Points(rows))
     sample = torch.randn((5, rows.shape[1]), generator=torch.Generator().manual_seed(0))
-    foreign = isinstance(config, Foreign) or (own and isinstance(own.encoder, Foreign))
     sample, scale = (sample.abs(), 1.0) if tokens else (sample, 1000.0)
+    foreign = isinstance(config, Foreign) or (own and isinstance(own.encoder, Foreign))
     with named(key):
-        mixes = mixes_records(model, sample, sizes if foreign else (), scale)
+        mixes = foreign and mixes_records(model, sample, sizes, scale, slopes=training is None)
     if mixes:
         raise ConfigError(
             "server.model predicts a record from other records of the batch as well, which no "
@@ -280,6 +285,7 @@ def _with_encoder(
     own: OwnFeatures,
     training: Stream | None,
     device: kinds.Device,
+    apart: bool,
 ) -> EncodedModel:
     key = "server.encoder"
     encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
@@ -288,7 +294,18 @@ def _with_encoder(
         return EncodedModel(
             lambda encoded: server_module(config, width + encoded, outputs),
             *(encoder, width, own.shape, dtype, training, device),
+            kinds=(_kind(config, apart), _kind(own.encoder, apart)),
         )
+
+
+def keeps_apart(config: ExperimentConfig, *, noised: bool = False) -> bool:
+    """Whether somebody's own models are to be evaluated record by record, since a guarantee may
+    rest on that: wherever releases or embeddings carry noise, as in `why_evaluates`."""
+    return noised or config.privacy.mechanism not in ("none", *ON_LABELS)
+
+
+def _kind(config: object, apart: bool) -> type[TorchModel] | None:
+    return RecordwiseModel if apart and isinstance(config, Foreign) else None
 
 
 def server_module(
@@ -317,34 +334,6 @@ def unlike(table: Tensor) -> Tensor:
     """A few records to try a model on, none like another where there are several kinds."""
     kinds: Tensor = torch.unique(table[:4096], dim=0)
     return kinds[torch.linspace(0, len(kinds) - 1, 5).long()]
-
-
-def mixes_records(
-    model: Model, inputs: Tensor, sizes: Sequence[int] = (), scale: float = 1000.0
-) -> bool:
-    """Whether a model was seen to compute a record's outputs from other records as well.
-
-    Found by trying, which proves nothing: in batches of each size the first, the middle and the
-    last record are exchanged for another, for zeros and for ``scale`` times themselves in turn, and
-    what the rest yield must stay, bit for bit. The inputs [3 or more, ...] are not all alike; they
-    are a first batch, and larger ones are made of them. Where some columns are tokens the scale is
-    1; integers are all taken for some.
-    """
-    scale = scale if inputs.is_floating_point() else 1.0
-    for size in sorted({len(inputs), *sizes}):
-        batch = inputs[torch.arange(size) % len(inputs)]
-        before = model(batch)
-        tolerance = 0.0 if torch.equal(before, model(batch.clone())) else 1e-4
-        for place in {0, size // 2, size - 1}:
-            others = torch.arange(size) != place
-            scaled = (scale * batch[place]).to(inputs.dtype)
-            for value in (inputs[(place + 1) % len(inputs)], 0, scaled):
-                changed = batch.clone()
-                changed[place] = value
-                after = model(changed)[others]
-                if not torch.allclose(before[others], after, tolerance, tolerance, equal_nan=True):
-                    return True
-    return False
 
 
 def why_evaluates(

@@ -87,6 +87,7 @@ def make_server(
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
         device=options.device,
+        apart=models.keeps_apart(config),
     )
     model = made(training=stream.child("training") if why is None else None)
     if options.reads_own:

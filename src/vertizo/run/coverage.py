@@ -42,6 +42,8 @@ DATA_HOLD = (
     "takes classes, the scale of labels and the preparation of features from public knowledge, as "
     "it declares (fitted_labels, fitted_scaling)"
 )
+MODEL_HOLDS = "keeps nothing outside itself: it is evaluated on one record at a time"
+"""`vertizo.models.recordwise`."""
 MEMBERS_OWN = (
     "each member's client.model, where it is code of the member's own, treats each record by itself"
 )
@@ -151,7 +153,7 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
 def assumptions(
     config: ExperimentConfig, data: VerticalData, covers: tuple[str, ...], *, served: bool
 ) -> tuple[str, ...]:
-    """What a guarantee rests on that was tried and not proved: what code of the user's own does.
+    """What a guarantee rests on that nobody can prove: what code of the user's own does.
 
     Methods, data sets and the server's models decide about all that is covered, a client's model
     and its codec about features alone.
@@ -173,7 +175,7 @@ def assumptions(
         if decides and name not in ours
     )
     things += tuple(
-        f"{key} ({getattr(model, 'path', model.name)}) treats each record by itself"
+        f"{key} ({getattr(model, 'path', model.name)}) {MODEL_HOLDS}"
         for key, model, decides in models
         if decides and isinstance(model, Foreign)
     )

@@ -99,6 +99,8 @@ class Replies:
         self._heard = Heard(clip)
         plan: Any = self._side.plan
         plan._noise = self._heard
+        self.parameters = self._side.model.parameters
+        """w_0."""
 
     def released(self, *batch: Tensor) -> list[Tensor]:
         """One reply to client 0, whatever the table held before."""
