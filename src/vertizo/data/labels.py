@@ -46,11 +46,13 @@ def labels_of(
     label: str | Sequence[str],
     task: TaskName | None,
     classes: Sequence[str] | None,
+    bounds: Sequence[float] | None = None,
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
     """The task (inferred if None), every frame's labels, and what the classes are called.
 
-    Public ``classes`` take the place of those that occur in the first frame. Several columns are
-    several labels of a record, each of the same two classes, no and yes.
+    Public ``classes`` take the place of those that occur in the first frame, public ``bounds`` of
+    numbers that of the least and the most. Several columns are several labels of a record, each of
+    the same two classes, no and yes.
 
     Raises:
         ConfigError, DataError: names the frame and what does not fit.
@@ -78,10 +80,11 @@ def labels_of(
                 f"{first.name} holds "
                 f"{texts(first, label)[row]!r} in {first.place(row)}, which is no number"
             )
-        differ = len(np.unique(given[0])) > 1  # the deviation of equal numbers is rarely 0
-        spread = float(given[0].std()) if differ else 0.0
-        rounded = [_rounded(*each, label, spread) for each in zip(sources, given, strict=True)]
-        return Regression(), rounded, None
+        if bounds is None:
+            _check_rounding(sources, given, label)
+        else:
+            check_bounds(bounds)
+        return Regression(), [torch.from_numpy(each.astype(np.float32)) for each in given], None
     found = [texts(source, label, LABEL) for source in sources]
     if classes is not None:
         classes = spelling.names(classes, "data.classes")
@@ -125,17 +128,34 @@ def notes(source: Source, label: str, names: Sequence[str] | None) -> list[str]:
     return [f"{where} the classes {' and '.join(map(repr, twins))}; are they one?"]
 
 
-def _rounded(source: Source, values: NDArray[np.float64], label: str, spread: float) -> Tensor:
-    """In float32; DataError where that takes more than a little of what labels differ by."""
-    found = values.astype(np.float32)
-    lost = float(np.abs(values - found).max(initial=0.0))
-    if lost > ROUNDING * spread > 0:
-        raise DataError(
-            f"{source.name}: the label {label!r} has values near {values[0]:.15g}, which float32 "
-            f"rounds by up to {lost:.2g}, and they differ by {spread:.2g} (standard deviation); "
-            "subtract a constant from the label, such as its smallest value"
+def _check_rounding(
+    sources: Sequence[Source], given: Sequence[NDArray[np.float64]], label: str
+) -> None:
+    """DataError where float32 takes more than a little of what labels differ by."""
+    differ = len(np.unique(given[0])) > 1  # the deviation of equal numbers is rarely 0
+    spread = float(given[0].std()) if differ else 0.0
+    for source, values in zip(sources, given, strict=True):
+        lost = float(np.abs(values - values.astype(np.float32)).max(initial=0.0))
+        if lost > ROUNDING * spread > 0:
+            raise DataError(
+                f"{source.name}: the label {label!r} has values near {values[0]:.15g}, which "
+                f"float32 rounds by up to {lost:.2g}, and they differ by {spread:.2g} (standard "
+                "deviation); subtract a constant from the label, such as its smallest value"
+            )
+
+
+def check_bounds(bounds: Sequence[float]) -> None:
+    """ConfigError where float32 may take more than a little of what labels between them differ by.
+
+    Said of the bounds alone, which are public: no label decides whether training starts.
+    """
+    low, high = bounds
+    lost = float(np.spacing(np.float32(max(abs(low), abs(high))))) / 2
+    if lost > ROUNDING * (high - low) / 2:
+        raise ConfigError(
+            f"data.label_range is [{low:.15g}, {high:.15g}], and float32 rounds such labels by up "
+            f"to {lost:.2g}; subtract a constant from the label, and from both"
         )
-    return torch.from_numpy(found)
 
 
 def _several(

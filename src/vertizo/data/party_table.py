@@ -199,7 +199,7 @@ def labels(
     train, holder = sources[0], options.label_holder or "label holder"
     task = options.task if options.label_range is None else "regression"
     label = predicted if options.has_several_labels else predicted[0]
-    raw_task, raw, names = labels_of(sources, label, task, options.classes)
+    raw_task, raw, names = labels_of(sources, label, task, options.classes, options.label_range)
     by = criterion_of(options, options.path.stem, raw_task, raw[0], moments(train, options.time))
     left_out = {options.id, *chain(*named.values()), *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.alignment import contents_of, hashed
@@ -43,7 +43,7 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
         pooled = replace(pooled, test=pooled.test[ids], test_labels=pooled.test_labels[ids])
     if pooled.keys is None:
         pooled = replace(pooled, keys=partial(_contents, options))
-    return _with_every_class(vertical.cut(pooled, options, stream), options)
+    return _with_every_class(vertical.cut(pooled, options, stream))
 
 
 def _contents(options: DataConfig) -> list[str]:
@@ -79,21 +79,15 @@ def prepare_frame(
     """
     pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
     pooled = replace(pooled, keys=lambda: contents_of(everything()))
-    return _with_every_class(vertical.cut(pooled, options, stream), options)
+    return _with_every_class(vertical.cut(pooled, options, stream))
 
 
-def _with_every_class(data: VerticalData, options: DataConfig) -> VerticalData:
-    """With a note on classes that no training record has; DataError if all are of one class."""
+def _with_every_class(data: VerticalData) -> VerticalData:
+    """With a note on classes that no training record has."""
     if not isinstance(data.task, Classification) or not data.records:
         return data
     names = data.class_names or tuple(map(str, range(data.task.outputs)))
     there = set(data.labels["train"].tolist())
-    if len(there) == 1:
-        few = "" if options.limit is None else f"; data.limit is {options.limit}"
-        raise DataError(
-            f"{data.name}: all {data.records} training records are of class "
-            f"{names[there.pop()]!r}; training takes records of two classes at least{few}"
-        )
     absent = [name for place, name in enumerate(names) if place not in there]
     if not absent:
         return data

@@ -132,8 +132,6 @@ def of_records(source: Source, column: str | None) -> Tensor | None:
             f"{source.name}: the weight {column!r} is {source.frame[column][row]!r} in "
             f"{source.place(row)}; it must be a number from 0"
         )
-    if not values.any():
-        raise DataError(f"{source.name}: the weight {column!r} is 0 in every row")
     return torch.from_numpy(values.astype(np.float32))
 
 

@@ -14,7 +14,7 @@ variable, and that compiled operators which it brings keep records apart under `
 from __future__ import annotations
 
 import copy
-import math
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +33,7 @@ from vertizo.models.parts import failing, first_line, flatten, somebodys_code
 from vertizo.models.torch import TorchModel, to_processor
 
 Weights = dict[str, Tensor]
+LOG = logging.getLogger("vertizo.models")
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ class RecordwiseModel(TorchModel):
     """A module in evaluation mode, of which every pass is of one record and on a copy of its own.
 
     Random draws are the same for each record and in each pass. Once an evaluation went well, a
-    record for which one fails yields NaN: no record decides whether a run goes on.
+    record for which one fails yields zeros, and is logged: no record decides whether a run goes on.
     """
 
     def __init__(self, *made: Any, **options: Any) -> None:
         super().__init__(*made, **options)
+        self._name = f"the model {type(self.module).__name__}"
         self._went: dict[str, bool] = {}
         """What was asked and went well, and whether ``torch.vmap`` took it."""
 
@@ -214,10 +216,10 @@ class RecordwiseModel(TorchModel):
             try:
                 parts = asked.alone(_copied(self.module), self._cloned(), *own)
             except Exception:
-                if asked.name not in self._went:
+                if not self._went:
                     raise
-                like = self.parameters
-                parts = tuple(like.new_full(shape, math.nan) for shape in asked.shapes(one[0]))
+                LOG.warning("%s fails for a record, which counts as zeros", self._name)
+                parts = tuple(self.parameters.new_zeros(x) for x in asked.shapes(one[0]))
             found.append([part.detach() for part in parts])
         return tuple(torch.stack(part) for part in zip(*found, strict=True))
 

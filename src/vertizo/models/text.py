@@ -120,6 +120,9 @@ class TextRest(nn.Module):
 class Words(nn.Module):
     """The embedding layer of an encoder; ConfigError for too many tokens, or not its own."""
 
+    takes_any = False
+    """Whether a token beyond the vocabulary is its last, since no record may end a run."""
+
     def __init__(self, model: Any, spec: Spec, length: int) -> None:
         super().__init__()
         longest = model.config.max_position_embeddings
@@ -133,7 +136,9 @@ class Words(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integers [batch, length] to [batch, length, hidden]."""
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocabulary:
+        if self.takes_any:
+            tokens = tokens.clamp(0, self._vocabulary - 1)
+        elif tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocabulary:
             raise ConfigError(
                 f"token {int(tokens.max())} is beyond the vocabulary of checkpoint "
                 f"{self._checkpoint!r}, which has {self._vocabulary}; data.tokenizer must be made "

@@ -31,6 +31,7 @@ from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
+from vertizo.run import label_checks
 from vertizo.run.build_client import embedding_noise
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.build_server import make_server
@@ -106,6 +107,7 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
             )
         data, fingerprint = party_table.without_features(whole, served.members), b""
         told = None
+    data = label_checks.noted(config, data)
     check_sizes(complete(config, data), data.records)
     config.method.check(len(served.members))
     return Records(data, fingerprint, told)

@@ -203,7 +203,9 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
     with named("client.model"), somebodys_code(fails):
         embeddings = model(sample)
         if first_order and isinstance(model, DifferentiableModel):
-            model.forward(Points(sample))
+            _, pullback = model.forward(Points(sample))
+            if isinstance(model, RecordwiseModel):  # as in `server_model`
+                pullback(torch.zeros_like(embeddings))
     if not is_bounded(embeddings, bound):
         raise ConfigError(
             f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
@@ -262,7 +264,11 @@ def server_model(
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named(key), somebodys_code(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
-        model.forward(Points(rows))
+        _, pullback = model.forward(Points(rows))
+        if apart:  # what fails for these fails for all; later a failure is one record's
+            slopes = torch.zeros(2, size)
+            pullback.inputs(slopes)
+            pullback.record_gradients(slopes, slice(0, 2)).squares()
     sample = torch.randn((5, rows.shape[1]), generator=torch.Generator().manual_seed(0))
     sample, scale = (sample.abs(), 1.0) if tokens else (sample, 1000.0)
     foreign = isinstance(config, Foreign) or (own and isinstance(own.encoder, Foreign))
@@ -289,6 +295,9 @@ def _with_encoder(
 ) -> EncodedModel:
     key = "server.encoder"
     encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
+    for part in encoder.modules():
+        if isinstance(part, text.Words):
+            part.takes_any = apart
     dtype = torch.int64 if own.tokens else torch.float32
     with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(

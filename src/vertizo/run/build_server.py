@@ -90,7 +90,7 @@ def make_server(
         apart=models.keeps_apart(config),
     )
     model = made(training=stream.child("training") if why is None else None)
-    if options.reads_own:
+    if options.reads_own and not models.keeps_apart(config):
         _check_own(model, table.width, own)
     if why is None:
         with models.named("server.model"):
@@ -211,7 +211,8 @@ def _final_head(
 def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:
     """Refuse own features that the encoder does not take: now, since no query may be refused later.
 
-    Tokens are the only ones it may refuse, for being too large or negative.
+    Tokens are the only ones it may refuse, for being too large or negative. Under noise it takes
+    all: nothing that depends on the label holder's columns may end a run.
     """
     for purpose, rows in own.items():
         for place in {int(rows.amax(1).argmax()), int(rows.amin(1).argmin())} if len(rows) else ():

@@ -18,7 +18,7 @@ from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run import tracking
+from vertizo.run import label_checks, tracking
 from vertizo.run.build_models import check_reads_tokens
 from vertizo.run.build_privacy import record_choice
 from vertizo.run.callbacks import Tracked
@@ -49,6 +49,7 @@ class Experiment:
     ) -> None:
         self.config = config or ExperimentConfig()
         self._data = data
+        self._is_checked = False
 
     @classmethod
     def from_yaml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -70,6 +71,9 @@ class Experiment:
                 for model in client.models.values() or (client.model,):
                     check_reads_tokens("client.model", model)
             self._data = prepare(options, record_choice(self.config))
+        if not self._is_checked:
+            self._data = label_checks.noted(self.config, self._data)
+            self._is_checked = True
         self.config = complete(self.config, self._data)
         return self._data
 

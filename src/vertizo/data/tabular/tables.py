@@ -144,7 +144,8 @@ def pool(
         }
         public = {c: names(own, f"data.categories.{c}") for c, own in options.categories.items()}
         remarks += unknown(test, {column: public.get(column, seen[column]) for column in levels})
-    learned, labels, class_names = labels_of(sources, label, task, classes)
+    bounds = options.label_range
+    learned, labels, class_names = labels_of(sources, label, task, classes, bounds)
     if isinstance(label, str):
         remarks += label_notes(train, label, class_names)
     # The natural parties with the columns that were not dropped; who has none is left out.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,18 +192,23 @@ def _several(y: NDArray[Any]) -> NDArray[np.int64]:
 
 def weights(given: Any, records: Any) -> NDArray[np.float64] | None:
     """Weights of records, as scikit-learn checks them; None where there are none."""
-    from sklearn.utils.validation import _check_sample_weight
+    from sklearn.utils.validation import check_array, check_consistent_length
 
     if given is None:
         return None
-    found: NDArray[np.float64] = _check_sample_weight(given, records, dtype=np.float64)
+    if isinstance(given, Real):
+        given = np.full(len(records), float(given))
+    found: NDArray[np.float64] = check_array(
+        given, ensure_2d=False, dtype=np.float64, input_name="sample_weight"
+    )
+    if found.ndim != 1:
+        raise DataError(f"Sample weights must be 1D array or scalar, got {found.ndim}D array.")
+    check_consistent_length(found, records)
     below = np.flatnonzero(found < 0)
     if len(below):
         raise DataError(
             f"sample_weight is {found[below[0]]:g} for record {below[0]}; it must be 0 or above"
         )
-    if not found.any():
-        raise DataError("sample_weight is 0 for every record")
     return found
 
 
