@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from tests.rows import each
 from vertizo.cli.planning import plan
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.randomness import Stream
+from vertizo.data.alignment import remarks
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
@@ -30,6 +35,7 @@ from vertizo.studies.report import statements
 stats = Lazy("scipy.stats")
 
 DELTA = 1e-5
+ROOT = Stream.from_seed(0)
 
 
 def test_gaussian_releases_come_to_k_times_mu_wherever_the_records_are() -> None:
@@ -144,10 +150,56 @@ def test_copies_of_a_record_have_the_epsilon_of_their_person_said(tmp_path: Path
     assert named["epsilon_per_person"] == alike["epsilon_per_person"]
     labels = privacy(path, "randomised-response", person="key", **test)
     assert labels["epsilon_per_person"] == COPIES
-    others = privacy(path, drop=["key"], records_per_person=1, **test)
-    assert others["epsilon_per_person"] == others["epsilon"]
-    assert "For a person" not in others["words"]
+    for bound in (1, 5):  # which nobody counted
+        said = privacy(path, drop=["key"], records_per_person=bound, **test)
+        assert said["epsilon_per_person"] == alike["epsilon_per_person"]
+        assert f"data.records_per_person is {bound}, but no column" in said["words"]
     assert json.dumps(alike)
+
+
+def test_what_was_not_counted_is_not_stated(tmp_path: Path) -> None:
+    """No two rows are alike, which says nothing of whose they are."""
+    rows = pl.DataFrame({"age": range(ROWS), "pay": range(ROWS), "y": ["no", "yes"] * (ROWS // 2)})
+    rows.write_csv(tmp_path / "t.csv")
+    found = privacy(tmp_path / "t.csv", records_per_person=1)
+    assert found["epsilon"] == pytest.approx(1.0, rel=1e-4)
+    assert found.get("epsilon_per_person") is None
+    assert "so nothing is stated for a person of so many" in found["words"]
+
+
+IDENTIFIERS: dict[str, tuple[list[str], str | None]] = {
+    "case": (["a1", "A1", "b", "c"], "'A1' and 'a1' differ by case"),
+    "width": (["ａ1", "a1", "b", "c"], r"'a1' and '\\uff411' differ"),
+    "spaces": (["a 1", "a1", "b", "c"], "'a 1' and 'a1' differ"),
+    "no-break spaces": (["a\u00a01", "a1", "b", "c"], r"'a1' and 'a\\xa01' differ"),
+    "zero width": (["a\u200b1", "a1", "b", "c"], r"'a1' and 'a\\u200b1' differ"),
+    "soft hyphens": (["a\u00ad1", "a1", "b", "c"], r"'a1' and 'a\\xad1' differ"),
+    "a mark of order": (["\u200ea1", "a1", "b", "c"], "differ by case"),
+    "several": (["a1", "A1", "b2", "B2"], r"\(and 1 more\)"),
+    "sharp s": (["strasse", "straße", "b", "c"], "differ by case"),
+    "row numbers": (["0", "1", "2", "3"], "count the rows from 0: they name places"),
+    "rows from one": (["1", "2", "3", "4"], "count the rows from 1"),
+    "names": (["ann", "bob", "cem", "dan"], None),
+    "numbers": (["10", "11", "12", "13"], None),
+    "leading zeros": (["01", "1", "2", "3"], None),
+    "accents": (["jose", "josé", "b", "c"], None),
+}
+
+
+@each("name", IDENTIFIERS)
+def test_identifiers_that_may_be_one_s_are_named_in_a_note(name: str, tmp_path: Path) -> None:
+    keys, words = IDENTIFIERS[name]
+    frame = pl.DataFrame({"key": keys, "x": range(4), "z": range(4), "y": ["no", "yes"] * 2})
+    found = remarks(frame, "key", "t.csv")
+    assert (re.search(words, found[0]) is not None) if words else not found
+    frame.write_csv(tmp_path / "t.csv")
+    options = {"name": "table", "path": tmp_path / "t.csv", "label": "y", "validation": 0.0}
+    options |= {"parties": 2}
+    for column in ("id", "person"):
+        data = prepare(DataConfig(**options, test_path=tmp_path / "t.csv", **{column: "key"}), ROOT)
+        assert [note for note in data.notes if "identifiers 'key'" in note] == [
+            line.replace("t.csv", str(tmp_path / "t.csv")) for line in found
+        ]
 
 
 def test_it_is_said_wherever_the_epsilon_stands(

@@ -82,6 +82,45 @@ def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None
     return [None if key is None else unicodedata.normalize("NFC", key) for key in texts]
 
 
+def remarks(frame: pl.DataFrame, column: str, source: str) -> list[str]:
+    """What is allowed and probably not meant in a column of identifiers, a line each.
+
+    Different keys that read alike: under case, width, spaces, or characters that nobody sees. And
+    numbers that only count the rows, which name no record of anybody else's, nor a person.
+    """
+    keys = [key for key in known_keys(frame, column, source) if key is not None]
+    where, alike = f"{source}: the identifiers {column!r}", dict[str, set[str]]()
+    for key in keys:
+        alike.setdefault(folded(key), set()).add(key)
+    twins = [sorted(group) for group in alike.values() if len(group) > 1]
+    found = []
+    if twins:
+        more = f" (and {len(twins) - 1} more)" if len(twins) > 1 else ""
+        found.append(
+            f"{where} {' and '.join(map(ascii, twins[0][:3]))} differ by case, width, spaces or "
+            f"invisible characters alone{more}; where they are one's, write them alike"
+        )
+    rows = range(len(keys))
+    if len(keys) > 1 and any(keys == [str(first + row) for row in rows] for first in (0, 1)):
+        found.append(
+            f"{where} count the rows from {keys[0]}: they name places in this file, not records "
+            "or persons; name the column that does"
+        )
+    return found
+
+
+def folded(key: str) -> str:
+    """A key as people read it, without case, width, spaces and what is not seen."""
+    seen = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", key).casefold())
+    return "".join(sign for sign in seen if not _is_hidden(sign))
+
+
+def _is_hidden(sign: str) -> bool:
+    """Whether it is a space, a control or format character, or a variation selector."""
+    selects = "\ufe00" <= sign <= "\ufe0f" or "\U000e0100" <= sign <= "\U000e01ef"
+    return selects or unicodedata.category(sign) in ("Zs", "Zl", "Zp", "Cc", "Cf")
+
+
 def contents_of(frame: pl.DataFrame) -> list[str]:
     """All of each row as canonical text: columns by their names, numbers alike however written."""
     columns = [_content(frame[column]) for column in sorted(frame.columns)]

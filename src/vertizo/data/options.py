@@ -154,8 +154,9 @@ class DataConfig(Options):
     """For ``table``: the label holder's column that names the person of a record; it is no feature.
     ε is then stated for a person as well."""
     records_per_person: PositiveInt | None = None
-    """Training records of one person at most, from public knowledge: ε is stated for a person of so
-    many. Default: the most that `person` has, or one `id`, or that have the same features."""
+    """Training records of one person at most, from public knowledge, of which `person` or `id` is
+    held to: ε is stated for a person of so many. Default: the most that are counted by those, or
+    that have the same features."""
     drop: list[str] = Field(default_factory=list)
     """For tables: columns to leave out."""
     categorical: list[str] = Field(default_factory=list)

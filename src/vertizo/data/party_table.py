@@ -20,7 +20,7 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.names import Encoding
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of
+from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of, remarks
 from vertizo.data.choosing import (
     AT_RANDOM,
     ChosenRows,
@@ -228,6 +228,11 @@ def labels(
         contents=lambda: contents_of(train.frame[chosen]),
         weights=None if weights is None else weights[chosen],
         persons=None if people is None else people[chosen],
+        notes=tuple(
+            line
+            for column in dict.fromkeys(filter(None, (options.id, options.person)))
+            for line in remarks(train.frame, column, train.name)
+        ),
     )
     told = None if by == AT_RANDOM else ChosenRows.of(train.frame.height, _of_first(rows, sources))
     return data, fingerprint(federation, keys), told

@@ -17,7 +17,7 @@ from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
 from vertizo.run.lengths import chooses_best
-from vertizo.run.persons import persons_of
+from vertizo.run.persons import persons_of, uncounted
 
 FEATURES = "each client's features against the other clients"
 FITTED_LABELS = (
@@ -100,7 +100,11 @@ def _statement_of(
         told = data.fitted_labels and config.method.additive
         return found.without_guarantee(FITTED_LABELS) if told else found
     found = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
-    persons = persons_of(config, data) if found.is_bounded else None
+    if not found.is_bounded:
+        return found
+    if words := uncounted(config, data):
+        found = replace(found, words=f"{found.words} {words}")
+    persons = persons_of(config, data)
     return found if persons is None else of_person(found, server.side.plan.releases, persons)
 
 

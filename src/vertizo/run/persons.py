@@ -14,6 +14,10 @@ from vertizo.core.errors import DataError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.persons import Persons
 
+UNCOUNTED = (
+    "data.records_per_person is {}, but no column of identifiers says whose records they are "
+    "(data.id or data.person): they were not counted, so nothing is stated for a person of so many."
+)
 OWN = ("table", "frame")
 """Data sets whose records may be anybody's, as often as they like."""
 
@@ -43,9 +47,9 @@ def check_persons(config: ExperimentConfig, data: VerticalData) -> None:
 
 
 def persons_of(config: ExperimentConfig, data: VerticalData) -> Persons | None:
-    """None where nothing says whose records they are."""
+    """None where nothing says whose records they are: what was not counted is not stated."""
     options, most = config.data, _most(data)
-    if options.records_per_person is not None:
+    if most is not None and options.records_per_person is not None:  # `check_persons` has counted
         return Persons(options.records_per_person, "data.records_per_person")
     if most is not None:
         named = f"data.id {options.id!r}"
@@ -56,6 +60,12 @@ def persons_of(config: ExperimentConfig, data: VerticalData) -> Persons | None:
         return None
     most = _alike(data)
     return Persons(most, "they have the same features") if most > 1 else None
+
+
+def uncounted(config: ExperimentConfig, data: VerticalData) -> str | None:
+    """What to say where the records that one person may have are said, and cannot be counted."""
+    bound = config.data.records_per_person
+    return None if bound is None or data.persons is not None else UNCOUNTED.format(bound)
 
 
 def _most(data: VerticalData) -> int | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import contents_of, known_keys
+from vertizo.data.alignment import remarks as identifier_remarks
 from vertizo.data.choosing import criterion_of, set_apart
 from vertizo.data.labels import TaskName, labels_of
 from vertizo.data.labels import notes as label_notes
@@ -137,6 +138,8 @@ def pool(
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
     features, levels = matrices(sources, columns, forced, options.ranges)
     remarks = notes(train, columns, levels, options.id)
+    for column in dict.fromkeys(filter(None, (options.id, options.person))):
+        remarks += identifier_remarks(train.frame, column, train.name)
     if test is not None:
         seen = {
             column: in_order(texts(train, column).drop_nulls().unique().to_list())
