@@ -21,6 +21,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification, Flipped
+from vertizo.privacy import label_file
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.label_file import LabelFile
@@ -231,6 +232,45 @@ def file_at(path: Path, **changes: Any) -> LabelFile:
 
 def made(count: int = 40) -> Tensor:
     return torch.from_numpy(np.random.default_rng().integers(0, 3, count))
+
+
+class Died(BaseException):
+    """The process ends."""
+
+
+@each("apart", [False, True])
+@each("end", [Died(), OSError(28, "No space left on device")])
+def test_no_labels_are_there_that_nothing_counts(
+    end: BaseException, apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends it before the file is written, or just after."""
+    keys = Names([f"k{n}" for n in range(40)])
+    path, real = tmp_path / "labels", label_file.write_whole
+    if apart:
+        file_at(path, names=lambda: keys).set_apart(PAID, further=False)
+
+    def before(*_: Any) -> None:
+        raise end
+
+    def after(*given: Any) -> None:
+        real(*given)
+        raise end
+
+    for ends in (before, after):
+        monkeypatch.setattr(label_file, "write_whole", ends)
+        with pytest.raises((Died, RunError)):
+            file_at(path, names=lambda: keys).labels(made, PAID)
+        monkeypatch.setattr(label_file, "write_whole", real)
+        elsewhere = file_at(tmp_path / "others", names=lambda: keys)
+        if isinstance(end, Died) or ends is after or apart:
+            with pytest.raises(RunError, match="40 of 40 records are charged"):
+                elsewhere.labels(made, PAID)
+        if isinstance(end, Died) and ends is before:
+            return  # they are charged, for labels that nobody read
+    assert file_at(path, names=lambda: keys).is_made
+    path.unlink()  # and still nobody gets others
+    with pytest.raises(RunError, match="40 of 40 records are charged"):
+        elsewhere.labels(made, PAID)
 
 
 def test_they_are_made_once_and_kept(tmp_path: Path) -> None:

@@ -158,17 +158,28 @@ class LabelFile:
             return labels
 
     def _write(self, header: Header, names: Names | None, labels: Tensor | None = None) -> None:
-        """Write the file, and then register it."""
+        """Register the file, and then write it.
+
+        A process that ends in between leaves records that count as charged, for labels that nobody
+        read. The other way round it would leave labels that nothing counts.
+        """
+        register = Register(self._witnesses)
+        about = header.identity, self.path, header.budget
+        if names is not None:
+            register.add(*about, names, "labels", is_empty=not header.made)
         head = json.dumps({"title": TITLE, **asdict(header)}, ensure_ascii=False).encode()
         numbers = b"" if labels is None else labels.numpy().astype("<i8").tobytes()
         body = head + b"\n" + numbers
-        with reported("the private labels", self.path, "written"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, body + _check(body))
-        if names is not None:
-            register, empty = Register(self._witnesses), not header.made
-            about = header.identity, self.path, header.budget, names
-            register.add(*about, "labels", is_empty=empty)
+        try:
+            with reported("the private labels", self.path, "written"):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.path, body + _check(body))
+        except RunError:  # such as of a full disk: what was not written was not read
+            if names is not None and not self.path.exists():
+                register.forget(header.identity)
+            elif names is not None and not self.is_made:
+                register.add(*about, names, "labels", is_empty=True)
+            raise
 
     def _counted(self, header: Header | None = None) -> str:
         words = f"all runs on the private labels in {self.path.name!r} together"

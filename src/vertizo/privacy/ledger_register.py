@@ -208,9 +208,13 @@ class Register:
             finally:
                 witness.close()
             if known.is_empty or (head is not None and head.sequence <= 1):  # it names a run
-                with self._reported("written"):
-                    (self._folder / known.identity).unlink()
-                    (self._folder / f"{known.identity}.rows").unlink(missing_ok=True)
+                self.forget(known.identity)
+
+    def forget(self, identity: str) -> None:
+        """A file that was never charged is registered no more."""
+        with self._reported("written"):
+            (self._folder / identity).unlink()
+            (self._folder / f"{identity}.rows").unlink(missing_ok=True)
 
     def _all(self) -> list[Registered]:
         with self._reported("read"):
