@@ -127,6 +127,27 @@ def contents_of(frame: pl.DataFrame) -> list[str]:
     return ["\0".join(row) for row in zip(*columns, strict=True)]
 
 
+def likeness_of(frame: pl.DataFrame, without: Iterable[str | None]) -> list[list[str]]:
+    """Each column's values as text that rounding leaves as it is, but for some columns.
+
+    Numbers have three digits, text has no case: records that were exported anew are still alike.
+    """
+    left = [column for column in frame.columns if column not in set(without)]
+    return [_near(frame[column]) for column in left]
+
+
+def _near(values: pl.Series) -> list[str]:
+    import polars as pl
+
+    texts = pl.Series(_content(values), dtype=pl.String)
+    numbers = texts.cast(pl.Float64, strict=False)
+    rounded = numbers.set(~numbers.is_finite(), None).round_sig_figs(3) + 0.0  # no −0
+    return [
+        folded(text) if number is None else repr(number)
+        for text, number in zip(texts.to_list(), rounded.to_list(), strict=True)
+    ]
+
+
 def _content(values: pl.Series) -> list[str]:
     import polars as pl
 

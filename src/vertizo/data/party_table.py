@@ -20,7 +20,14 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.names import Encoding
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of, remarks
+from vertizo.data.alignment import (
+    contents_of,
+    fingerprint,
+    in_order,
+    keys_of,
+    likeness_of,
+    remarks,
+)
 from vertizo.data.choosing import (
     AT_RANDOM,
     ChosenRows,
@@ -226,6 +233,9 @@ def labels(
         preparation=Preparation(prepared, label, learned, names),
         keys=lambda: [first[place] for place in chosen],
         contents=lambda: contents_of(train.frame[chosen]),
+        likeness=lambda: likeness_of(
+            train.frame[chosen], [*predicted, options.id, options.person, options.weight]
+        ),
         weights=None if weights is None else weights[chosen],
         persons=None if people is None else people[chosen],
         notes=tuple(

@@ -56,6 +56,8 @@ class Pooled:
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""
     contents: Callable[[], Sequence[str]] | None = None
+    likeness: Callable[[], list[list[str]]] | None = None
+    """Columns of the same, near enough (`vertizo.data.alignment.likeness_of`)."""
     """All that the label holder has in each of their rows, as text; None where that is the key."""
 
     weights: Tensor | None = None

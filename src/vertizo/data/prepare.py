@@ -12,7 +12,7 @@ import torch
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
-from vertizo.data.alignment import contents_of, hashed
+from vertizo.data.alignment import contents_of, hashed, likeness_of
 from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.splits import describe
@@ -78,7 +78,11 @@ def prepare_frame(
         ConfigError, DataError: one line that says what does not fit.
     """
     pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
-    pooled = replace(pooled, keys=lambda: contents_of(everything()))
+    pooled = replace(
+        pooled,
+        keys=lambda: contents_of(everything()),
+        likeness=lambda: likeness_of(everything(), [options.person]),
+    )
     return _with_every_class(vertical.cut(pooled, options, stream))
 
 

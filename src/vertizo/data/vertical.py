@@ -71,6 +71,8 @@ class VerticalData:
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""
     contents: Callable[[], list[str]] | None = None
+    likeness: Callable[[], list[list[str]]] | None = None
+    """Columns of the same, near enough (`vertizo.data.alignment.likeness_of`)."""
     """All that the label holder has in each of their rows, as text; None where that is the key."""
 
     seats: tuple[int, ...] = ()
@@ -174,6 +176,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         notes=pooled.notes,
         keys=_chosen(pooled.keys, chosen["train"]),
         contents=_chosen(pooled.contents, chosen["train"]),
+        likeness=_likeness(pooled.likeness, chosen["train"]),
         seats=tuple(everybody.index(client.name) for client in clients) if options.without else (),
         seated=len(everybody) if options.without else 0,
         weights=None if pooled.weights is None else pooled.weights[chosen["train"]],
@@ -186,6 +189,18 @@ def _chosen(
 ) -> Callable[[], list[str]] | None:
     """What is known of everybody, of these records."""
     return None if everybody is None else partial(_texts_of, everybody, ids)
+
+
+def _likeness(
+    everybody: Callable[[], list[list[str]]] | None, ids: Tensor
+) -> Callable[[], list[list[str]]] | None:
+    """The same of columns."""
+
+    def chosen() -> list[list[str]]:
+        assert everybody is not None, "asked only then"
+        return [[column[place] for place in ids.tolist()] for column in everybody()]
+
+    return None if everybody is None else chosen
 
 
 def _texts_of(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:

@@ -2,7 +2,8 @@
 
 So nobody gets a second budget unnoticed. A file in it has a line of JSON, which says where the
 ledger is and what it states, and then a keyed digest of each record's key, ascending; a second file
-has the digests of all that the label holder has in each record's row. The digests' own key,
+has the digests of all that the label holder has in each record's row, and a third (`Likes`) what a
+file that was exported anew still has in common with it. The digests' own key,
 ``secret.key``, lies beside them. Whoever reads the whole folder can test whether a record that they
 know is in a ledger; the files without ``secret.key`` tell how many records there are, and nothing
 else.
@@ -31,6 +32,11 @@ Digests = np.ndarray[Any, np.dtype[np.uint64]]
 
 NONE: Digests = np.zeros(0, np.uint64)
 
+SHARE, FEWEST = 0.2, 5
+"""So many rows that are nearly those of another file's, and of nobody else here or there, are
+taken for the same people: this share of them, and never fewer than that."""
+WIDE, MOST = 4, 2**22
+"""Tables of so many columns are compared without any one of them as well, up to so many values."""
 KEY_BYTES = 32
 DIGEST_BYTES = 8
 """Of a record. Of 33 million records and as many others, two are taken for one with probability
@@ -46,6 +52,53 @@ class Names(NamedTuple):
     keys: Sequence[str]
     contents: Sequence[str] = ()
     """All that the label holder has in each one's row, as text; nothing where it is not known."""
+    likeness: Sequence[Sequence[str]] = ()
+    """The columns of the same without identifiers, labels and weights, near enough to see through
+    rounding; none where they are not known."""
+
+
+class Likes(NamedTuple):
+    """Digests of rows' values, whatever the columns' names and order, that one row has alone."""
+
+    whole: Digests
+    """Of each row, ascending."""
+    nearly: Digests
+    """Of each row without any one of its columns, ascending."""
+
+    def shared(self, other: Likes) -> int:
+        """How many of these rows are nearly the other's: as they are, or but for a column."""
+        return sum(
+            len(np.intersect1d(ours, theirs))
+            for ours, theirs in (
+                (self.whole, other.whole),
+                (self.whole, other.nearly),
+                (self.nearly, other.whole),
+            )
+        )
+
+    def are_of(self, other: Likes) -> bool:
+        """Whether these are taken for the other's people."""
+        return self.shared(other) >= max(FEWEST, SHARE * len(self.whole))
+
+    def content(self) -> bytes:
+        """As a file has them."""
+        return np.uint64(len(self.whole)).tobytes() + self.whole.tobytes() + self.nearly.tobytes()
+
+    @classmethod
+    def of_bytes(cls, content: bytes) -> Likes:
+        """From a file; ValueError for what is none."""
+        count, *rest = np.frombuffer(content, "<u8") if content else [0]
+        if count > len(rest):
+            raise ValueError("fewer digests than it says")
+        every = np.array(rest, np.uint64)
+        return cls(every[: int(count)], every[int(count) :])
+
+    def joined(self, other: Likes) -> Likes:
+        """Those of both."""
+        return Likes(*(np.union1d(a, b) for a, b in zip(self, other, strict=True)))
+
+
+NOTHING = Likes(NONE, NONE)
 
 
 @dataclass(frozen=True)
@@ -65,6 +118,7 @@ class Registered:
     order: str
     keys: Digests = field(compare=False, repr=False)
     rows: Digests = field(compare=False, repr=False)
+    likes: Likes = field(compare=False, repr=False)
     holds: Holds = "replies"
     is_empty: bool = False
     """Whether it was set apart for labels that are not made yet."""
@@ -75,9 +129,12 @@ class Registered:
         return f"ε = {bound_text(self.epsilon, 6)} at δ = {self.delta:g}"
 
     def overlaps(self, other: Registered) -> bool:
-        """Whether both are for some record, by its key or by all that is in its row."""
+        """Whether both are for some record, by its key or all that is in its row, or for many by
+        what is nearly in their rows."""
         pairs = (self.keys, other.keys), (self.rows, other.rows)
-        return any(len(np.intersect1d(ours, theirs)) for ours, theirs in pairs)
+        if any(len(np.intersect1d(ours, theirs)) for ours, theirs in pairs):
+            return True
+        return self.likes.are_of(other.likes) or other.likes.are_of(self.likes)
 
 
 class Register:
@@ -112,6 +169,7 @@ class Register:
         """Raise RunError if some file is for any of these records, and say what to do."""
         ours = np.unique(self._digests(who.keys))
         rows, times = np.unique(self._digests(who.contents), return_counts=True)
+        ours_alike = self._likes(who.likeness)
         for known in self._all():
             same = "set privacy.ledger to that file"
             use = f"{same}, or", f"If they are, take data.id from there and {same}; if not,"
@@ -133,6 +191,15 @@ class Register:
                     f"can have equal rows. {use[1]} or to grant them more, state an ε beside it, "
                     f"{FURTHER}"
                 )
+            if ours_alike.are_of(known.likes):
+                raise RunError(
+                    f"{min(ours_alike.shared(known.likes), len(ours)):,} of {len(ours)} rows have "
+                    "nearly the values of records that are charged to the ledger "
+                    f"{known.ledger} already ({known.states}): the same but for identifiers, "
+                    "labels, names and order of columns, rounding, or one column. Probably they "
+                    f"are the same people. {use[1]} or to grant them more, state an ε beside it, "
+                    f"{FURTHER}"
+                )
 
     def add(
         self,
@@ -143,14 +210,16 @@ class Register:
         holds: Holds = "replies",
         *,
         is_empty: bool = False,
-        before: Digests = NONE,
+        before: Registered | None = None,
     ) -> None:
         """Register a file for these records; RunError if it cannot be written.
 
-        ``before`` are digests of rows as they were when it was charged for these records earlier.
+        ``before`` is what is known of it: rows as they were when it was charged for them earlier.
         """
         keys = self._digests(who.keys)
-        rows = np.union1d(self._digests(who.contents), before)
+        rows, likes = self._digests(who.contents), self._likes(who.likeness)
+        if before is not None:
+            rows, likes = np.union1d(rows, before.rows), likes.joined(before.likes)
         about: dict[str, Any] = {"ledger": str(path.absolute()), "name": budget.name}
         about |= {"epsilon": budget.epsilon, "delta": budget.delta, "order": _order(keys)}
         about |= {"holds": holds, "is_empty": is_empty}
@@ -158,6 +227,8 @@ class Register:
         with self._reported("written"):
             if len(rows):
                 write_whole(self._folder / f"{identity}.rows", rows.tobytes())
+            if len(likes.whole):
+                write_whole(self._folder / f"{identity}.likes", likes.content())
             write_whole(self._folder / identity, head + np.unique(keys).tobytes())
 
     def claim(
@@ -186,8 +257,7 @@ class Register:
             )
         is_moved = known.ledger != str(path.absolute())
         if is_moved or not np.isin(self._digests(who.contents), known.rows).all():
-            before = known.rows
-            self.add(identity, path, budget, who, holds, is_empty=known.is_empty, before=before)
+            self.add(identity, path, budget, who, holds, is_empty=known.is_empty, before=known)
         return self.beside(identity)
 
     def beside(self, identity: str) -> tuple[Registered, ...]:
@@ -214,7 +284,8 @@ class Register:
         """A file that was never charged is registered no more."""
         with self._reported("written"):
             (self._folder / identity).unlink()
-            (self._folder / f"{identity}.rows").unlink(missing_ok=True)
+            for more in ("rows", "likes"):
+                (self._folder / f"{identity}.{more}").unlink(missing_ok=True)
 
     def _all(self) -> list[Registered]:
         with self._reported("read"):
@@ -224,19 +295,39 @@ class Register:
 
     def known(self, identity: str) -> Registered | None:
         """What is registered of one; None for nothing."""
-        path, rows = self._folder / identity, self._folder / f"{identity}.rows"
+        path = self._folder / identity
         with self._reported("read"):
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
                 return None
-            contents = rows.read_bytes() if rows.exists() else b""
+            more = [self._folder / f"{identity}.{kind}" for kind in ("rows", "likes")]
+            contents, likes = (part.read_bytes() if part.exists() else b"" for part in more)
         head, _, rest = content.partition(b"\n")
         try:
             keys, known_rows = (np.frombuffer(part, "<u8") for part in (rest, contents))
-            return Registered(identity, **json.loads(head), keys=keys, rows=known_rows)
+            alike = Likes.of_bytes(likes)
+            return Registered(identity, **json.loads(head), keys=keys, rows=known_rows, likes=alike)
         except (ValueError, TypeError):
             raise RunError(f"{path} is damaged: it does not say what a ledger is for") from None
+
+    def _likes(self, columns: Sequence[Sequence[str]]) -> Likes:
+        """A row's digest is the sum of its values', so that names and order do not matter."""
+        if not columns:
+            return NOTHING
+        values = np.stack([self._of_column(column) for column in columns], 1)
+        whole = values.sum(1, dtype=np.uint64)
+        if values.shape[1] < WIDE or values.size > MOST:
+            return Likes(_alone(whole), NONE)
+        nearly = np.sort(whole[:, None] - values, 1)
+        first = np.ones(nearly.shape, bool)  # of columns of one value
+        first[:, 1:] = nearly[:, 1:] != nearly[:, :-1]
+        return Likes(_alone(whole), _alone(nearly[first]))
+
+    def _of_column(self, texts: Sequence[str]) -> Digests:
+        different = list(dict.fromkeys(texts))
+        known = dict(zip(different, self._digests(different).tolist(), strict=True))
+        return np.fromiter((known[text] for text in texts), np.uint64, len(texts))
 
     def _digests(self, texts: Iterable[str]) -> Digests:
         path = self._folder / "secret.key"
@@ -251,6 +342,13 @@ class Register:
 
     def _reported(self, done: str) -> Any:
         return reported("the register of ledgers", self._folder, done)
+
+
+def _alone(digests: Digests) -> Digests:
+    """Those that are there once, ascending."""
+    found, times = np.unique(digests, return_counts=True)
+    alone: Digests = found[times == 1]
+    return alone
 
 
 def together(budget: LedgerBudget, beside: Sequence[Registered]) -> str:

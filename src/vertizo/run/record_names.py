@@ -13,7 +13,11 @@ def names_of(data: VerticalData) -> Names | None:
     """What tells the records apart; None where nothing does."""
     if data.keys is None:
         return None
-    return Names(data.keys(), () if data.contents is None else data.contents())
+    return Names(
+        data.keys(),
+        () if data.contents is None else data.contents(),
+        () if data.likeness is None else data.likeness(),
+    )
 
 
 def records_name(config: ExperimentConfig, data: VerticalData) -> str:

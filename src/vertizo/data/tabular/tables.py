@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.alignment import contents_of, known_keys
+from vertizo.data.alignment import contents_of, known_keys, likeness_of
 from vertizo.data.alignment import remarks as identifier_remarks
 from vertizo.data.choosing import criterion_of, set_apart
 from vertizo.data.labels import TaskName, labels_of
@@ -48,7 +48,16 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     pooled = own(options.path.stem, train, test, options)
     kept = pooled.kept
     keys, contents = (partial(_of_training, texts, options, kept) for texts in (_keys, _contents))
-    return replace(pooled, keys=keys, contents=contents)
+    likeness = partial(_likeness, options, kept)
+    return replace(pooled, keys=keys, contents=contents, likeness=likeness)
+
+
+def _likeness(options: DataConfig, kept: Tensor | None) -> list[list[str]]:
+    """Of the training records' columns, but for what names them, their labels and weights."""
+    assert options.path is not None, "a table has a path"
+    frame = source_of(options.path, CsvFormat.of(options)).frame
+    some = frame if kept is None else frame[kept.tolist()]
+    return likeness_of(some, [*options.label_columns, options.id, options.person, options.weight])
 
 
 def _of_training(
