@@ -114,7 +114,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
                 service.tick()
                 if not noted and service.state is not None:
                     noted = True
-                    say((f"note: {note}" for note in service.notes), errors)
+                    say((f"note: {n}" for n in service.state.job.party.side.notes), errors)
                 if show is not None:
                     show(service)
                 elif before != (before := service.stage()):

@@ -216,7 +216,7 @@ def _make_party(
     secret_bytes: RandomBytes = os.urandom,
     label_file: Path | None = None,
 ) -> ServerParty:
-    return make_server(
+    party = make_server(
         config,
         data,
         list(dims),
@@ -227,6 +227,8 @@ def _make_party(
         random_bytes=secret_bytes,
         label_file=label_file,
     )
+    party.side.notes = (*data.notes, *party.side.notes)  # a simulation tells them by themselves
+    return party
 
 
 def _releases(party: ServerParty) -> Releases:

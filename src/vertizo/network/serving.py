@@ -109,12 +109,6 @@ class FederationService(MemberService):
             return f"waiting for {', '.join(self.missing())}"
         return STAGES[self.state.phase]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the label holder should know of its table and, once the job begins, of its model."""
-        of_model = () if self.state is None else self.state.job.party.side.notes
-        return (*self._archive.records.data.notes, *of_model)
-
     def progress(self) -> tuple[float, str]:
         """How far the job is, and the words beside the bar."""
         state, traffic = self.state, self._archive.traffic

@@ -32,6 +32,9 @@ MISSING = (
 ROUNDS, RATE, LEAVES = 150, 0.08, 31
 """Of the gradient boosting. Trees of a few numbers may have fewer leaves, as many as one split by
 each makes."""
+RIDGE = 1.0
+"""Added to the hessians of a leaf, of several classes: without it leaves grew to 10⁵ on 15 classes
+of flights, ten records of some, and 16 % of new records were right in place of 89 %."""
 ENOUGH = 20
 """Records of each label from which on a tenth of them tells which head predicts better."""
 WIDE, MANY = 50, 100
@@ -161,6 +164,8 @@ def _learnt(
         return _linear(scaler.mean_, scaler.scale_, model.coef_, model.intercept_)
     boosting = HistGradientBoostingClassifier if classified else HistGradientBoostingRegressor
     options: dict[str, Any] = {"max_iter": ROUNDS, "learning_rate": RATE, "random_state": 0}
+    if classified and task.outputs > 2:  # a rare class's hessians vanish where it is never likely
+        options["l2_regularization"] = RIDGE
     if isinstance(task, Quantile):
         options |= {"loss": "quantile", "quantile": task.level}
 

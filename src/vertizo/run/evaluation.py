@@ -19,6 +19,10 @@ from vertizo.run.provenance import now
 from vertizo.run.traffic import Traffic
 
 HEAD = "raw_head"
+WORSE = (
+    "It predicts test records worse than the private head (loss {:.3g} beside {:.3g}); predictions "
+    "are the private head's unless the raw one is asked for."
+)
 """What summaries and checkpoints call it; also before its scores on test records in a row."""
 INTERVALS = "percentiles of a bootstrap over test records"
 TESTED = "test_scores"
@@ -111,6 +115,10 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         row = head.get(HEAD) if config.control == "label-free" else state.scores.get(name)
         return row and {key: value for key, value in row.items() if key.startswith("test_")}
 
+    raw, private = head.get(HEAD, {}), of_tests(model) or {}
+    if raw.get("test_loss", -math.inf) > private.get("test_loss", math.inf):
+        words = WORSE.format(raw["test_loss"], private["test_loss"])
+        head = {HEAD: {**raw, "words": f"{raw['words']} {words}"}}
     return {
         "version": VERSION,
         "method": config.method.name,
@@ -130,7 +138,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "model": model,
         "metric": chosen_by(scored, f"{job.progress}_"),
         "intervals": {"method": INTERVALS, "level": LEVEL, "resamples": resamples(tests)},
-        **(of_tests(model) or {}),
+        **private,
         "last": of_tests("last"),
         "best": state.evaluations.best,
         **head,
