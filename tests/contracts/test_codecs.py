@@ -81,6 +81,29 @@ def test_an_array_comes_back_in_shape_and_nearly_as_it_was(numbers: np.ndarray) 
         comes_back(case.codec, numbers, case.error)
 
 
+HUGE = st.floats(2.0**126, width=32, allow_infinity=False, allow_nan=False)
+EXTREME = arrays.arrays(np.float32, SHAPES, elements=HUGE | HUGE.map(lambda x: -x) | NORMAL)
+
+
+@given(numbers=EXTREME)
+@settings(deadline=None, max_examples=examples(60))
+def test_what_is_finite_stays_finite(numbers: np.ndarray) -> None:
+    """Near the largest number of float32 as well; two bytes a number hold less."""
+    for name, case in CASES.items():
+        if name not in ("none-float16", "none-bfloat16"):
+            array = torch.from_numpy(numbers)
+            found = case.codec.decode(case.codec.encode(array), tuple(array.shape))
+            assert bool(found.isfinite().all()), name
+
+
+@each("name", CASES)
+def test_it_does_not_matter_how_an_array_lies_in_memory(name: str) -> None:
+    codec = CASES[name].codec
+    array = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(1))
+    for lying in (array.permute(2, 1, 0), array.transpose(0, 1), array[:, :, 0].t(), array[::2]):
+        assert bytes(codec.encode(lying)) == bytes(codec.encode(lying.contiguous()))
+
+
 @given(data=st.binary(max_size=64), shape=st.lists(st.integers(0, 2**31 - 1), max_size=3))
 @settings(deadline=None, max_examples=examples(60))
 def test_any_bytes_for_any_shape_decode_or_are_refused(data: bytes, shape: list[int]) -> None:

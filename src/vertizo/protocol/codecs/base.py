@@ -19,6 +19,8 @@ from vertizo.protocol.codecs import packing
 if TYPE_CHECKING:
     from torch import Tensor
 
+LARGEST = 3.4028234663852886e38
+"""Of float32."""
 Scale = Literal["array", "record"]
 """What one scale is for: each point of a query (else the whole array), or each row."""
 
@@ -64,6 +66,11 @@ def check_size(data: memoryview, shape: tuple[int, ...], expected: int) -> None:
 def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
     """Number of rows, and numbers in one."""
     return math.prod(shape[:-1]), shape[-1] if shape else 1
+
+
+def held(array: Tensor, are_finite: Tensor) -> Tensor:
+    """The array, no number of which is infinite where what it was made of is finite."""
+    return torch.where(are_finite, array.clamp(-LARGEST, LARGEST), array)
 
 
 class Grouped(Options):

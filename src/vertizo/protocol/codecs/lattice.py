@@ -22,7 +22,7 @@ import numpy as np
 from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
 from vertizo.core.randomness import Stream
-from vertizo.protocol.codecs.base import Grouped, Scale, rows_of
+from vertizo.protocol.codecs.base import Grouped, Scale, held, rows_of
 from vertizo.protocol.codecs.packing import Whole
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Lattice(Grouped):
         units[~(torch.isfinite(units))] = 0.0  # all are zero, or not all are finite
         units = units.reshape(rows_of(shape))
         if self.kind == "hexagonal":
-            pairs = torch.nn.functional.pad(units, (0, units.shape[1] % 2)).view(-1, 2)
+            pairs = torch.nn.functional.pad(units, (0, units.shape[1] % 2)).reshape(-1, 2)
             dither = _dither(pairs.numel()).view(-1, 2)
             codes = Hexagonal.of(2 * self.bits).nearest(pairs, dither)
         else:
@@ -83,7 +83,8 @@ class Lattice(Grouped):
         else:
             half = (2**self.bits - 1) / 2
             units = points.to(torch.float32).sub_(half).sub_(_dither(points.numel())).div_(half)
-        return units.reshape(len(floats), -1).mul(floats)
+        found = units.reshape(len(floats), -1).mul(floats)
+        return held(found, floats.isfinite())  # rounding may point beyond the largest of a group
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from vertizo.core.deferred import torch
 from vertizo.core.options import Options
-from vertizo.protocol.codecs.base import Scale, check_size
+from vertizo.protocol.codecs.base import Scale, check_size, held
 from vertizo.protocol.codecs.catalog import RoundingCodec
 from vertizo.protocol.codecs.packing import pack_floats, unpack_floats
 from vertizo.protocol.codecs.uniform import Uniform
@@ -67,11 +67,13 @@ class Paired(Options):
         if not _in_pairs(tuple(array.shape)):
             return self.midpoint.encode(array)
         first, second = array[0::2], array[1::2]
-        halves = (first - second).div_(2)
+        halves = first / 2 - second / 2  # which is finite where they are
         dims = (1, 2) if self.scale == "array" else (2,)
         largest = halves.abs().amax(dims, keepdim=True)
         halves = torch.where(largest > 0, halves / largest, halves)  # a NaN stays what it is
         middle = array.mean(0, keepdim=True)
+        if not bool(middle.isfinite().all()):  # their sum may be beyond float32
+            middle = (array / len(array)).sum(0, keepdim=True)
         parts = (self.midpoint.encode(middle), pack_floats(largest), self.difference.encode(halves))
         return memoryview(b"".join(parts))
 
@@ -88,7 +90,8 @@ class Paired(Options):
         largest = unpack_floats(data[start:end]).view(scales)
         differences = self.difference.decode(data[end:], halves).mul_(largest)
         array = torch.stack([middles + differences, middles - differences], 1)
-        return array.view(shape)
+        are_finite = (middles.isfinite() & differences.isfinite()).unsqueeze(1)
+        return held(array, are_finite).view(shape)
 
     def _scales(self, halves: tuple[int, int, int]) -> tuple[int, int, int]:
         """Shape of the largest half differences."""
