@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
+from tests.methods.test_reported import OWN
 from tests.waiting import until
 
 from vertizo.cli.console import parts, print_table
@@ -32,6 +33,22 @@ def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     assert f"{100 * accuracy[0]:.2f}" in result.out
     assert "…" not in result.out
     assert len(list(Path("both").glob("*/*/summary.json"))) == 8
+
+
+@pytest.mark.full
+def test_methods_of_one_s_own_in_processes(vertizo: Vertizo, here: Path) -> None:
+    """From a file beside the configuration; one that fails is named."""
+    (here / "own.py").write_text(OWN)
+    good, bad = ({"method": {"name": "own.py:Own", **more}} for more in ({}, {"fails": "told"}))
+    plain = {"epochs": 1, "data": {"name": "digits", "limit": 40, "test_limit": 20}}
+    for name, methods in (("one", {"ok": good}), ("both", {"ok": good, "bad": bad})):
+        (here / f"{name}.yaml").write_text(json.dumps({**plain, "methods": methods}))
+    options = ("--seeds", "2", "--no-controls", "--out")
+    assert vertizo("compare", "one.yaml", *options, "one").code == 0
+    failed = vertizo("compare", "both.yaml", *options, "both")
+    assert failed.code == 2
+    assert "both/bad/seed" in failed.err
+    assert "method Own: told failed in own.py" in failed.err
 
 
 @pytest.mark.full

@@ -319,6 +319,10 @@ class ExperimentConfig(Options):
         whole = json.dumps(tree, sort_keys=True)
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process code of the user's is loaded anew, by the paths that name it."""
+        return type(self).model_validate, (self.model_dump(mode="json", exclude_unset=True),)
+
     def to_yaml(self) -> str:
         """The complete configuration."""
         return write_yaml(self.model_dump(mode="json"))

@@ -34,6 +34,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join, LawName, Timing, UpdateName
 from vertizo.core.options import Chosen
 from vertizo.core.randomness import Stream
+from vertizo.methods.reported import report_steps
 from vertizo.models.base import DifferentiableModel, Model, Selected
 from vertizo.models.optimizers import Gradient, Optimizer
 from vertizo.protocol.codecs.base import Codec
@@ -134,6 +135,13 @@ class Method(Chosen):
 
     Every default is the usual case; a method must say `ask`, `told` and `tell`.
     """
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """What fails in a method from outside this package is one line."""
+        super().__pydantic_init_subclass__(**options)
+        if not cls.__module__.startswith("vertizo."):
+            report_steps(cls)
 
     paper: ClassVar[str] = ""
     """Where it comes from, in one line."""
