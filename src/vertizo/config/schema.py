@@ -106,7 +106,9 @@ class ExperimentConfig(Options):
     """Wall-clock seconds between two checkpoints. Default: 30, or more for large ones, so that
     writing takes a twentieth of the time at most."""
     threads: int = Field(default=1, gt=0, le=256)
-    """CPU threads of one tensor operation; small models are fastest with one."""
+    """CPU threads of one tensor operation; small models are fastest with one. Convolutions and
+    other operations of PyTorch's round otherwise with another number, so that a run's last digits
+    are of its number of threads."""
 
     @model_validator(mode="before")
     @classmethod
