@@ -21,6 +21,18 @@ def whole(texts: pl.Series) -> pl.Series:
     return numbers.str.replace(r"^-0(?:\.0+)?$", "0")
 
 
+MINUS = "^[\u2010-\u2015\u2212]"
+"""Signs that people and programs write for a minus: hyphens, dashes, and the minus itself."""
+
+
+def decimal(texts: pl.Series) -> pl.Series:
+    """As floating-point numbers, null where they are none; of any width, and with any minus."""
+    import polars as pl
+
+    plain = texts.str.normalize("NFKC").str.strip_chars().str.replace(MINUS, "-")
+    return plain.cast(pl.Float64, strict=False)
+
+
 def spelt(texts: pl.Series) -> pl.Series:
     """Whole numbers without a fraction, truth in lower case, no spaces around, accents composed.
 

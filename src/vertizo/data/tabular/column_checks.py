@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vertizo.core.errors import DataError
+from vertizo.data.spelling import decimal
 from vertizo.data.tabular.frames import Place
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
 
     values = source.frame[column].cast(pl.String)
     present = values.is_not_null()
-    no_number = present & values.cast(pl.Float64, strict=False).is_null()
+    no_number = present & decimal(values).is_null()
     ornate = no_number & values.str.contains(ORNATE).fill_null(False)
     wrong = np.flatnonzero(no_number.to_numpy()).tolist()
     total = int(present.sum())

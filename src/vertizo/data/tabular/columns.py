@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest, similar
-from vertizo.data.spelling import spelt
+from vertizo.data.spelling import decimal, spelt
 from vertizo.data.tabular.column_checks import FEATURE, Advice, check_dates, check_text
 from vertizo.data.tabular.frames import Place, row
 
@@ -152,7 +152,7 @@ def numbers(
     text = None
     if values.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
         words = values.cast(pl.String).str.strip_chars()
-        found = words.cast(pl.Float64, strict=False)
+        found = decimal(words)
         wrong = np.flatnonzero((found.is_null() & (words != "").fill_null(False)).to_numpy())
         text = int(wrong[0]) if len(wrong) else None
     elif values.dtype.is_numeric():
