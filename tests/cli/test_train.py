@@ -320,7 +320,7 @@ def test_stopped_at_any_moment_it_can_be_resumed(
     """At the first evaluation, in training, at an evaluation, at the closing test; in a control."""
     whole = stopping(-1, "--out", "whole", "--json")
     calls = -1 - int(os.environ["STOP"])
-    moments = [calls * part // 16 for part in (8, 9, 12)]  # models are tried before the run
+    moments = [calls * part // 16 for part in (12, 13, 14)]  # models are tried before the run
     for name, moment in zip(
         ("run", "my run", "it's", "a", "b"), [*moments, calls - 10, calls - 1], strict=True
     ):

@@ -20,8 +20,8 @@ from vertizo.run.traffic import Traffic
 
 HEAD = "raw_head"
 WORSE = (
-    "It predicts test records worse than the private head (loss {:.3g} beside {:.3g}); predictions "
-    "are the private head's unless the raw one is asked for."
+    "Its loss on test records is above the private head's; predictions are the private head's "
+    "unless the raw one is asked for."
 )
 """What summaries and checkpoints call it; also before its scores on test records in a row."""
 INTERVALS = "percentiles of a bootstrap over test records"
@@ -117,8 +117,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
 
     raw, private = head.get(HEAD, {}), of_tests(model) or {}
     if raw.get("test_loss", -math.inf) > private.get("test_loss", math.inf):
-        words = WORSE.format(raw["test_loss"], private["test_loss"])
-        head = {HEAD: {**raw, "words": f"{raw['words']} {words}"}}
+        head = {HEAD: {**raw, "words": f"{raw['words']} {WORSE}"}}
     return {
         "version": VERSION,
         "method": config.method.name,
