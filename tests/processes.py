@@ -284,9 +284,16 @@ class Job:
         dep.assert_ended_as(federation, self.folder, SERVER, self.members)
 
 
-def held_port() -> socket.socket:
-    """A port that nobody else is given while its owner is away; it can be listened on."""
+def held_port(port: int = 0) -> socket.socket:
+    """A port that nobody else is given while its owner is away; it can be listened on.
+
+    OSError where that one cannot be had.
+    """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
+    try:
+        held.bind(("127.0.0.1", port))
+    except OSError:
+        held.close()
+        raise
     return held

@@ -104,7 +104,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     health = health_at(served.health, lambda: is_open.is_set() and service.failure is None)
     with health, service, stop_requests() as stopped:
         with (
-            listening(errors, serves, served, credentials, service) as net,
+            listening(errors, serves, served, credentials, service, service.run) as net,
             figures_at(served.metrics, ServedFigures(service, net, served.name, credentials.name)),
             live_bar(errors, served.name, FederationService.progress) as show,
         ):
@@ -238,9 +238,17 @@ def _told_apart(path: Path, *, serves: bool) -> Iterator[None]:
 
 @contextmanager
 def listening(
-    console: Console, does: str, served: ServeOptions, credentials: Credentials, service: Service
+    console: Console,
+    does: str,
+    served: ServeOptions,
+    credentials: Credentials,
+    service: Service,
+    run: str = "",
 ) -> Iterator[GrpcServer]:
-    """Let the members reach a service of the label holder; say where it listens."""
+    """Let the members reach a service of the label holder; say where it listens.
+
+    ``run`` is the name of the run that it serves, if it is one's.
+    """
     from vertizo.network.grpc import GrpcServer
 
     server = GrpcServer(
@@ -249,6 +257,7 @@ def listening(
         credentials=credentials,
         rate=served.rate,
         latest=rotation(served, credentials, console),
+        job=served.job_id(run),
     )
     with server as net:
         host = served.listen.rpartition(":")[0]
@@ -279,9 +288,11 @@ def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: C
 
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     """A channel to the label holder; it reports trouble on the console."""
+    from vertizo.network.client_folder import ClientFolder
     from vertizo.network.grpc_channel import GrpcChannel
 
     credentials = identity(options)
+    folder = ClientFolder(options.folder)
     return GrpcChannel(
         options.server,
         credentials,
@@ -289,6 +300,7 @@ def connect(options: JoinOptions, console: Console) -> GrpcChannel:
         server_name=options.server_name,
         on_trouble=lambda line: say(line, console),
         latest=rotation(options, credentials, console),
+        job=lambda: options.job_id(folder.run_name()),
     )
 
 

@@ -179,7 +179,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, hea
     does = f"predicts {len(records.keys):,} records"
     with (
         stop_requests() as stopped,
-        listening(errors, does, config.federation, credentials, service),
+        listening(errors, does, config.federation, credentials, service, service.run),
         live_bar(errors, "predicting", words) as show,
     ):
         while not service.finished.wait(TICK):

@@ -106,7 +106,7 @@ def _as_label_holder(
         closing(Scorer(service, scoring, served.folder, notice)) as scorer,
         stop_requests() as stopped,
         health_at(served.health, lambda: service.is_ready),
-        listening(errors, f"scores by {model.job}", served, credentials, service) as net,
+        listening(errors, f"scores by {model.job}", served, credentials, service, model.job) as net,
         http_at(scoring, scorer) as http,
         grpc_at(scoring, scorer) as grpc,
         figures_at(

@@ -53,6 +53,10 @@ class ClientFolder:
         with self._files.locked():
             yield
 
+    def run_name(self) -> str:
+        """The job that the folder belongs to; empty where it belongs to none."""
+        return (self._read("job") or "").partition(" ")[0]
+
     def check_job(self, job: str, client: int) -> None:
         """Raises RunError if the folder belongs to another job, or to another member."""
         known = self._read("job")

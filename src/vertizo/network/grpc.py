@@ -30,6 +30,7 @@ from vertizo.network.grpc_channel import (
     keepalive,
     why_not_listening,
 )
+from vertizo.network.job_id import JobId
 from vertizo.network.transport import Service
 
 __all__ = ["GrpcChannel", "GrpcServer"]
@@ -54,6 +55,7 @@ class GrpcServer:
         latest: what is shown to those who connect from then on; default: ``credentials``, always.
         keepalive_seconds: of silence after which the other side is asked for a sign of life, which
             may take two or three times as long. More, where lines are slow and asks are long.
+        job: what is served; streams of another job are not taken in.
     """
 
     def __init__(
@@ -65,12 +67,13 @@ class GrpcServer:
         rate: float | None = None,
         latest: Callable[[], Credentials] | None = None,
         keepalive_seconds: float = 10.0,
+        job: JobId | None = None,
     ) -> None:
         credentials.check_use(serving=True)
         address("listen", listen)
         self._service = service
         self._members = frozenset(service.members)
-        self._listen = listen
+        self._listen, self._job = listen, job or JobId()
         self._latest = latest or (lambda: credentials)
         self.seen: dict[str, datetime] = {}
         """When the certificates expire that members showed last."""
@@ -150,6 +153,10 @@ class GrpcServer:
         code = grpc_module().StatusCode
         if call.method != METHOD:
             call.end(code.UNIMPLEMENTED, "no such method")
+            return
+        if (refusal := self._job.refusal(JobId.of(call.metadata))) is not None:
+            may_pass, words = refusal
+            call.end(code.UNAVAILABLE if may_pass else code.FAILED_PRECONDITION, words)
             return
         identity = call.identity()
         names = identity.get("x509_common_name", [])

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from vertizo.core.errors import RunError
 
 log = logging.getLogger("vertizo.network")
-Metadata = Sequence[tuple[str, str]]
+Metadata = Sequence[tuple[str, str | bytes]]
 NEEDED = (
     "ReceiveCloseOnServerOperation",
     "ReceiveMessageOperation",
@@ -51,8 +51,8 @@ class Handler(Protocol):
 class Call:
     """One stream. Its methods may be called from any thread, and do nothing once it is over."""
 
-    def __init__(self, cygrpc: Any, call: Any, method: str) -> None:
-        self.method = method
+    def __init__(self, cygrpc: Any, call: Any, method: str, metadata: Metadata = ()) -> None:
+        self.method, self.metadata = method, metadata
         self._cygrpc, self._call = cygrpc, call
         self._lock = threading.Lock()
         self._receive = cygrpc.ReceiveMessageOperation(0)
@@ -183,7 +183,8 @@ class Calls:
                 self._server.request_call(self._queue, self._queue, self._new)
 
     def _begin(self, event: Any) -> None:
-        call = Call(self._cygrpc, event.call, event.call_details.method.decode(errors="replace"))
+        method = event.call_details.method.decode(errors="replace")
+        call = Call(self._cygrpc, event.call, method, event.invocation_metadata or ())
         self._calls.add(call)
         self._tell(call, self._handler.opened, call)
 

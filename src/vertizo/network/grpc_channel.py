@@ -16,6 +16,7 @@ from vertizo.core.notices import Alarm
 from vertizo.network import versions
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_stream import BrokenStreamError, open_stream
+from vertizo.network.job_id import JobId
 
 METHOD = "/vertizo.Parties/Ask"
 LARGEST_ANSWER = 1 << 30
@@ -26,6 +27,8 @@ STEADY_SECONDS = 10.0
 """A connection that held for so long is not part of the trouble before it."""
 REFUSALS = 8
 """Connections closed right after the handshake, in a row, that mean a refused certificate."""
+OF_A_LABEL_HOLDER = ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNAUTHENTICATED", "ABORTED")
+"""gRPC's codes for what a label holder's process says of who asks."""
 FAILURES = 5
 """Failures of the server at one ask that mean there will be no answer."""
 
@@ -94,6 +97,8 @@ class GrpcChannel:
         largest_answer: bytes that an answer may have.
         latest: what each connection is made with; default: ``credentials``, always.
         keepalive_seconds: of silence after which the server is asked for a sign of life.
+        job: what each connection says that it belongs to. With a job of agents, whatever else
+            answers at the address is waited out: the port was, or will be, somebody else's.
     """
 
     def __init__(
@@ -107,12 +112,14 @@ class GrpcChannel:
         largest_answer: int = LARGEST_ANSWER,
         latest: Callable[[], Credentials] | None = None,
         keepalive_seconds: float = 10.0,
+        job: Callable[[], JobId] = JobId,
     ) -> None:
         credentials.check_use(serving=False)
         host, _ = address("server", server)
         self._server = server
         self._latest = latest or (lambda: credentials)
         self._patience = patience
+        self._job = job
         self._tell = on_trouble
         self._options: list[tuple[str, int | str]] = [
             *keepalive(keepalive_seconds),
@@ -139,7 +146,9 @@ class GrpcChannel:
         while not self._closed.is_set():
             try:
                 if self._link is None:
-                    self._link = _Link(self._server, self.credentials, self._options)
+                    self._link = _Link(
+                        self._server, self.credentials, self._options, self._job().metadata()
+                    )
                 answer = self._link.ask(frame, self._trouble)
             except BrokenStreamError as error:
                 self._drop()
@@ -187,7 +196,8 @@ class GrpcChannel:
     def _pause(self, code: Any, details: str) -> None:
         """Wait until the next try, or give up."""
         final, reason = explain(code.name, details)
-        if final:
+        waits = bool(self._job().job) and code.name not in OF_A_LABEL_HOLDER
+        if final and not waits:
             raise RunError(f"{self._server}: {reason}")
         trouble = self._trouble
         if trouble is None or trouble.is_over:
@@ -196,7 +206,7 @@ class GrpcChannel:
         closed = "failed to connect" in details and "Socket closed" in details
         if closed and "Handshake" not in details:  # before its end, a tunnel found nobody behind it
             trouble.refusals += 1
-            if trouble.refusals >= REFUSALS:
+            if trouble.refusals >= REFUSALS and not waits:
                 raise RunError(
                     f"{self._server} closes the connection right after the handshake; most likely "
                     f"it does not accept the certificate of {self.credentials.name!r}: of another "
@@ -215,7 +225,11 @@ class _Link:
     """One connection with its stream."""
 
     def __init__(
-        self, server: str, credentials: Credentials, options: list[tuple[str, int | str]]
+        self,
+        server: str,
+        credentials: Credentials,
+        options: list[tuple[str, int | str]],
+        metadata: tuple[tuple[str, str], ...],
     ) -> None:
         grpc = grpc_module()
         self._server = server
@@ -223,7 +237,7 @@ class _Link:
             credentials.authority, credentials.key, credentials.certificate
         )
         self._channel = grpc.secure_channel(server, shown, options=options)
-        self._stream = open_stream(self._channel, METHOD)
+        self._stream = open_stream(self._channel, METHOD, metadata)
         self.is_taken = False
 
     def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
@@ -291,7 +305,7 @@ def explain(code: str, details: str) -> tuple[bool, str]:
     for mark, reason in LASTING.items():
         if mark in text:
             return True, reason
-    if code in ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNAUTHENTICATED", "ABORTED"):
+    if code in OF_A_LABEL_HOLDER:
         return True, text
     if code == "UNIMPLEMENTED":
         return True, "what answers there is no server of vertizo"

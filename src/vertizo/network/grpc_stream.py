@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+Metadata = Sequence[tuple[str, str]]
 Said = Callable[[Iterable[tuple[str, str | bytes]]], None]
 """Takes the metadata with which a server took the stream."""
 
@@ -39,12 +40,12 @@ class Stream(Protocol):
         """End it, from whatever thread; an ask that waits in another one ends."""
 
 
-def open_stream(channel: Any, method: str) -> Stream:
-    """A stream over a channel of gRPC's."""
+def open_stream(channel: Any, method: str, metadata: Metadata = ()) -> Stream:
+    """A stream over a channel of gRPC's that begins with such metadata."""
     try:
-        return DirectStream(channel, method)
+        return DirectStream(channel, method, metadata)
     except (AttributeError, ImportError, TypeError):  # another version of gRPC
-        return PublicStream(channel, method)
+        return PublicStream(channel, method, metadata)
 
 
 SAID, ENDED, ASKED = range(3)
@@ -54,14 +55,14 @@ SAID, ENDED, ASKED = range(3)
 class DirectStream:
     """By the calls below gRPC's public interface, without further threads."""
 
-    def __init__(self, channel: Any, method: str) -> None:
+    def __init__(self, channel: Any, method: str, metadata: Metadata = ()) -> None:
         import grpc
         from grpc._cython import cygrpc
 
         self._send = cygrpc.SendMessageOperation
         self._receive = cygrpc.ReceiveMessageOperation(0)
         self._codes = {code.value[0]: code for code in grpc.StatusCode}
-        begin = cygrpc.SendInitialMetadataOperation(None, 0)
+        begin = cygrpc.SendInitialMetadataOperation(metadata, 0)
         end, begun = (
             cygrpc.ReceiveStatusOnClientOperation(0),
             cygrpc.ReceiveInitialMetadataOperation(0),
@@ -120,9 +121,10 @@ class DirectStream:
 class PublicStream:
     """By gRPC's public interface."""
 
-    def __init__(self, channel: Any, method: str) -> None:
+    def __init__(self, channel: Any, method: str, metadata: Metadata = ()) -> None:
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = channel.stream_stream(method)(iter(self._frames.get, None))
+        stream = channel.stream_stream(method)
+        self._call = stream(iter(self._frames.get, None), metadata=metadata)
         self._is_taken = False
 
     def ask(self, frame: bytes, said: Said) -> bytes:

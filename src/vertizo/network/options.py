@@ -15,6 +15,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.party_table import OwnTable
+from vertizo.network.job_id import JobId
 from vertizo.privacy.options import ON_LABELS
 
 NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
@@ -41,11 +42,24 @@ Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
 
 
-class ServeOptions(Options):
-    """How a label holder is reached, by whom, and where it keeps what it knows."""
+class FederationOptions(Options):
+    """What a party's process takes part in."""
 
     name: Name
     """The federation's name, the same at all parties."""
+    job: Name | None = None
+    """The agents' name of the job, which they set: a process of another job is not talked to."""
+    attempt: int = Field(default=0, ge=0)
+    """The agents' number of the processes that belong together, which they set."""
+
+    def job_id(self, run: str = "") -> JobId:
+        """As connections name it; ``run`` is the run folder's name where the job has begun."""
+        return JobId(self.name, self.job or "", self.attempt, run)
+
+
+class ServeOptions(FederationOptions):
+    """How a label holder is reached, by whom, and where it keeps what it knows."""
+
     members: list[Name] = Field(min_length=1)
     """The feature holders by the names in their certificates, in the order of clients."""
     listen: Address = "0.0.0.0:7443"
@@ -207,11 +221,9 @@ class ServeConfig(ExperimentConfig):
         return ExperimentConfig.model_validate(plain)
 
 
-class JoinOptions(Options):
+class JoinOptions(FederationOptions):
     """Where the label holder is, and who this party is."""
 
-    name: Name
-    """The federation's name, the same at all parties."""
     server: Address
     """The label holder's address."""
     certificates: Path

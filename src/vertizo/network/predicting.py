@@ -84,7 +84,7 @@ class PredictingService(MemberService):
         served = config.federation
         super().__init__(served, notice)
         model = LabelHolderModel(config, head)
-        self._model, self.records = model, records
+        self._model, self.records, self.run = model, records, model.job
         self.privacy, self.task, self.class_names = model.privacy, model.task, model.class_names
         self._federation = served.name
         own = None if model.own is None else records.features(model.own)

@@ -22,6 +22,8 @@ class MemberService:
 
     def __init__(self, served: ServeOptions, notice: Callable[[str], None]) -> None:
         self.members = tuple(served.members)
+        self.run = ""
+        """The name of the run folder that is served, or whose model is used, once it is open."""
         self.finished = Event()
         """Whether all is done and every member was told, as far as they are there."""
         self._notice = notice

@@ -62,6 +62,7 @@ class FederationService(MemberService):
     def __enter__(self) -> Self:
         try:
             self._archive.open()
+            self.run = self._archive.run
             self._archive.score()
             if self.state is not None and self.state.phase == "fitting":
                 self._told |= self._archive.told
@@ -202,7 +203,7 @@ class FederationService(MemberService):
             return
         if not isinstance(ask, Ready | Next | Sent):
             raise MalformedError(f"a {type(ask).__name__}, which is no ask")
-        if ask.job != self._archive.run:
+        if ask.job != self.run:
             raise RefusedError(
                 f"the label holder serves another job than the one {self.members[client]} is in; "
                 "name a new federation.folder to take part in it"
@@ -217,7 +218,7 @@ class FederationService(MemberService):
         self._meet(client, hello, self._served.name)
         config, trial = self._archive.config, self._served.trial
         terms = frames.Terms(
-            job=self._archive.run,
+            job=self.run,
             index=client,
             members=self.members,
             settings=settings_of(config, trial=trial, told=self._archive.records.told),

@@ -6,9 +6,11 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -59,16 +61,35 @@ def end_of(children: Children) -> Ended:
     return found[0]
 
 
-class Agents:
-    """A label holder's agent and a member's, whose processes outlive them if they are killed."""
+def held_ports(count: int) -> list[socket.socket]:
+    """Ports one after the other, each as of `held_port`."""
+    while True:
+        first = held_port()
+        held, place = [first], first.getsockname()[1]
+        try:
+            for number in range(1, count):
+                held.append(held_port(place + number))
+        except OSError:
+            for each in held:
+                each.close()
+        else:
+            return held
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._held = [held_port() for _ in range(2)]
-        port, jobs = (each.getsockname()[1] for each in self._held)
-        issue(folder / "certs", "bank", ["north"], ["127.0.0.1"], 1)
+
+class Agents:
+    """A label holder's agent and members', whose processes outlive them if they are killed.
+
+    Jobs have ``ports`` ports, one beside the other.
+    """
+
+    def __init__(self, folder: Path, members: Sequence[str] = ("north",), ports: int = 1) -> None:
+        self.folder, self.parties = folder, ("bank", *members)
+        self._held = [held_port(), *held_ports(ports)]
+        port, jobs = (each.getsockname()[1] for each in self._held[:2])
+        issue(folder / "certs", "bank", members, ["127.0.0.1"], 1)
         rows = [(f"P{n}", n % 2, n % 7, n % 3) for n in range(140)]
-        for name, own, old in (("bank", "label", rows[:120]), ("north", "x,y", rows[10:130])):
+        for name in self.parties:
+            own, old = ("label", rows[:120]) if name == "bank" else ("x,y", rows[10:130])
             for file, some in ((name, old), (f"{name}.new", rows[130:])):
                 cells = [(r[0], *(r[1:2] if name == "bank" else r[2:])) for r in some]
                 columns = own if name != "bank" or file == name else ""
@@ -76,17 +97,18 @@ class Agents:
                 lines = [",".join(["id", columns]).strip(",")]
                 lines += [",".join(map(str, cell)) for cell in kept]
                 (folder / f"{file}.csv").write_text("\n".join(lines))
-        for name in PARTIES:
+        for name in self.parties:
             agent = {"name": "test", "certificates": f"certs/{name}", "folder": f"agents/{name}"}
             people: dict[str, Any] = {"path": f"{name}.csv", "id": "id"}
             policy: dict[str, Any] = {"approve": "automatic", "hashed": True}
             if name == "bank":
-                agent |= {"listen": f"127.0.0.1:{port}", "ports": [jobs, jobs]}  # type: ignore[dict-item]
+                agent |= {"listen": f"127.0.0.1:{port}", "ports": [jobs, jobs + ports - 1]}  # type: ignore[dict-item]
                 people |= {"label": "label", "classes": [0, 1]}
-                policy = {"peers": ["north"], "hashed": True}
+                policy = {"peers": list(members), "hashed": True}
             else:
                 agent["server"] = f"127.0.0.1:{port}"
             tables = {"people": people, "new": {"path": f"{name}.new.csv", "id": "id"}}
+            tables |= {part: {**people, "path": f"{name}.{part}.csv"} for part in "ab"}
             self._write(f"{name}.yaml", {"agent": agent, "tables": tables, "policy": policy})
         self.environment = {
             **os.environ,
@@ -100,7 +122,7 @@ class Agents:
         return self.folder / name
 
     def __enter__(self) -> Self:
-        for name in PARTIES:
+        for name in self.parties:
             self.start(name)
         return self
 
@@ -108,7 +130,7 @@ class Agents:
         for agent in self.agents.values():
             agent.kill()
             agent.wait(30)
-        left = [folder for name in PARTIES for folder in self.jobs_of(name)]
+        left = [folder for name in self.parties for folder in self.jobs_of(name)]
         end_left_over(left)
         for held in self._held:
             held.close()
@@ -150,7 +172,8 @@ class Agents:
         return done.stdout
 
     def submit(self, job: str, kind: str, keys: Any = None, **more: Any) -> None:
-        own = {"kind": kind, "name": job, "members": ["north"], "table": "people", **more}
+        members = list(self.parties[1:])
+        own = {"kind": kind, "name": job, "members": members, "table": "people", **more}
         file = self._write(f"{job}.job.yaml", {"job": own, **(keys or {})})
         config = load_agent(self.folder / "bank.yaml")
         assert isinstance(config, LabelHolderAgent)
@@ -160,7 +183,7 @@ class Agents:
         return Store(self.folder / "agents" / name)
 
     def states(self, job: str) -> list[str]:
-        found = [self.store(name).job(job) for name in PARTIES]
+        found = [self.store(name).job(job) for name in self.parties]
         return ["" if each is None else each.state for each in found]
 
     def finish(self, job: str) -> None:
@@ -172,7 +195,7 @@ class Agents:
                 "running",
                 "finished",
             )
-            return self.states(job) == ["finished"] * 2
+            return self.states(job) == ["finished"] * len(self.parties)
 
         assert until(over, PATIENT, 0.2), self.words
 
@@ -189,7 +212,7 @@ class Agents:
 
     @property
     def words(self) -> str:
-        return "".join((self.folder / f"{name}.log").read_text() for name in PARTIES)
+        return "".join((self.folder / f"{name}.log").read_text() for name in self.parties)
 
     def align_by_hand(self) -> None:
         """Leave the records that both have."""
@@ -303,6 +326,66 @@ def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     scores = agents.folder / "agents" / "bank" / "jobs" / "scores" / "predictions.csv"
     assert scores.read_text().count("\n") == 11
     assert "Traceback" not in agents.words
+
+
+SWAPS = 4
+
+
+@pytest.mark.long
+def test_two_alignments_end_right_whichever_agent_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs have three ports between them, so that one begins anew where the other was."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    members, chance = ("east", "north"), random.Random(2)
+    with Agents(tmp_path, members, ports=3) as agents:
+        assert until(
+            lambda: all(f"{name} is connected" in agents.words for name in members), PATIENT
+        ), agents.words
+        for turn in range(SWAPS):
+            swap(agents, turn, chance)
+        assert "Traceback" not in agents.words
+
+
+def swap(agents: Agents, turn: int, chance: random.Random) -> None:
+    """Two alignments begin, an agent is started again meanwhile, and both have their own records.
+
+    Of other people each, by the tables' rows. A member's agent may be held up at that moment, so
+    that its processes knock at ports where their jobs no longer are.
+    """
+    for job, keep in (("a", slice(0, 60)), ("b", slice(60, 120))):
+        for name in agents.parties:
+            head, *rows = (agents.folder / f"{name}.csv").read_text().splitlines()
+            (agents.folder / f"{name}.{job}.csv").write_text("\n".join([head, *rows[keep]]))
+    jobs = [f"{job}-{turn}" for job in "ab"]
+    for job in jobs:
+        agents.submit(job, "align", method="hashed", table=job[0])
+    party, job = chance.choice(agents.parties), chance.choice(jobs)
+    begun = agents.folder / "agents" / party / "jobs" / job / PROCESS
+    until(lambda: begun.exists() or "finished" in agents.states(job), chance.choice([0.0, PATIENT]))
+    time.sleep(chance.uniform(0.0, 3.0))
+    name, late = chance.choice(agents.parties), chance.choice(agents.parties[1:])
+    if name != late:
+        agents.agents[late].send_signal(signal.SIGSTOP)
+    if chance.random() < 0.5:
+        agents.kill_agent(name)
+    else:
+        agents.agents[name].send_signal(signal.SIGTERM)
+        agents.agents[name].wait(PATIENT)
+        agents.start(name)
+    time.sleep(chance.uniform(0.0, 6.0))
+    agents.agents[late].send_signal(signal.SIGCONT)
+    for job in jobs:
+        agents.finish(job)
+        found = [
+            {
+                line.split(",")[0]
+                for line in (place / job / "aligned.csv").read_text().splitlines()[1:]
+            }
+            for place in (agents.folder / "agents" / name / "jobs" for name in agents.parties)
+        ]
+        wanted = range(10, 60) if job[0] == "a" else range(70, 120)
+        assert found == [{f"P{n}" for n in wanted}] * len(agents.parties), agents.words
 
 
 @pytest.mark.long

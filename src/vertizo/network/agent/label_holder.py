@@ -63,8 +63,6 @@ class LabelHolder(Agent):
         """Member → when the store was told that it was heard."""
         self._parallel: dict[str, int] = {}
         self._rejected: dict[str, str] = {}
-        self._used: dict[int, float] = {}
-        """Port → when a job was last given it."""
         self._offered: dict[str, tuple[float, float]] = {}
         """Job → how long it was offered by former agents, and since when by this one."""
         self._over_since: dict[str, float] = {}
@@ -243,13 +241,15 @@ class LabelHolder(Agent):
     def _free_port(self, taken: set[int]) -> int:
         """The one that was not used for longest, of those that can be listened on; 0 for none.
 
-        A member that has not yet heard of a job's end may still connect to its port.
+        A member that has not yet heard of a job's end may still connect to its port, and would
+        wait there.
         """
         first, last = self.config.agent.ports
+        used = {port: order for order, port in enumerate(self.store.used_ports(), 1)}
         free = [port for port in range(first, last + 1) if port not in taken]
-        for port in sorted(free, key=lambda port: (self._used.get(port, 0.0), port)):
+        for port in sorted(free, key=lambda port: (used.get(port, 0), port)):
             if _can_listen(self._host, port):
-                self._used[port] = time.monotonic()
+                self.store.use_port(port)
                 return port
         return 0
 
@@ -338,7 +338,7 @@ class LabelHolder(Agent):
         words = processes.words_of(folder)
         if words is None:
             raise ConfigError(f"{folder} lacks {processes.COMMAND}, which `vertizo submit` wrote")
-        return [*words, "--set", f"federation.listen={self._host}:{job.port}"]
+        return processes.started_as(words, "listen", f"{self._host}:{job.port}", job)
 
 
 def _approves(standing: Standing | None) -> bool:

@@ -205,7 +205,7 @@ class Member(Agent):
             tree, words = processes.as_member(self.config, job.offer, self.store)
             processes.write(folder, tree, words)
         host = self.config.agent.server.rpartition(":")[0]
-        return [*words, "--set", f"federation.server={host}:{job.port}"]
+        return processes.started_as(words, "server", f"{host}:{job.port}", job)
 
     def _note_end(self, ended: Ended) -> None:
         super()._note_end(ended)

@@ -17,7 +17,7 @@ from vertizo.network import frames
 from vertizo.network.agent.options import JOB_NAME, Cover, Kind
 from vertizo.network.agent.states import State
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"VA"
 MOST_JOBS = 64
 """That one member may have open at a time."""

@@ -1,11 +1,11 @@
 """A party's part of a job as today's commands have it: a configuration, and a command line.
 
 Both are written into the job's folder once, so that a job goes on as it began whatever becomes of
-the agent's file. Only the address may change from start to start.
+the agent's file. Only the address and the attempt may change from start to start.
 
 =================  ==============================================================================
 party.yaml         the configuration of ``vertizo serve`` or ``vertizo join``
-command.json       the command, without its address
+command.json       the command, without its address and attempt
 run/               the run folder of training
 aligned.*          the aligned table
 predictions.csv    at the label holder
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from vertizo.network.agent.children import SCORED
 from vertizo.network.agent.messages import Offer
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.network.agent.policy import settings_of
-from vertizo.network.agent.store import Store
+from vertizo.network.agent.store import Job, Store
 from vertizo.network.terms import SECTIONS, TOLD
 from vertizo.run import checkpoint
 
@@ -57,6 +58,13 @@ def words_of(folder: Path) -> list[str] | None:
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / COMMAND} cannot be read: {error}") from None
     return found
+
+
+def started_as(words: Sequence[str], key: str, address: str, job: Job) -> list[str]:
+    """A command with what may change from start to start: the address, and which attempt it is."""
+    said = {key: address, "job": json.dumps(job.name), "attempt": job.attempt}
+    sets = (("--set", f"federation.{name}={value}") for name, value in said.items())
+    return [*words, *chain.from_iterable(sets)]
 
 
 def table_of(store: Store, path: Path, alignment: str) -> Path:

@@ -63,6 +63,8 @@ CREATE TABLE peers (               -- at the label holder
 ) WITHOUT ROWID;
 CREATE TABLE events (time REAL NOT NULL, job TEXT NOT NULL, words TEXT NOT NULL);
 """
+_PORTS = "CREATE TABLE IF NOT EXISTS ports (port INTEGER UNIQUE NOT NULL)"
+"""At the label holder: those that jobs were given, in the order of their last use."""
 _COLUMNS = (
     "name, state, line, created, since, port, attempt, ledger, outcome, reason, closed, offer, "
     "after, waited, deaths, trace"
@@ -135,6 +137,7 @@ class Store:
                     f"{self.path} is of version {found} and this is version {VERSION}; let all "
                     "jobs end under the version that began them, then name a new agent.folder"
                 )
+            database.execute(_PORTS)
 
     def folder_of(self, job: str) -> Path:
         """Where a job's files are."""
@@ -245,6 +248,11 @@ class Store:
             wanted = "SELECT time, words FROM events WHERE job = ? ORDER BY rowid"
             return [(row[0], row[1]) for row in database.execute(wanted, (job,))]
 
+    def used_ports(self) -> list[int]:
+        """The ports that jobs were given, by agents before this one too; the last use is last."""
+        with self._open() as database:
+            return [row[0] for row in database.execute("SELECT port FROM ports ORDER BY rowid")]
+
     # What changes.
 
     def add(self, offer: Offer, state: State, ledger: str = "", after: str = "") -> None:
@@ -281,6 +289,11 @@ class Store:
                 "AND (port, attempt) != (?, ?)",
                 (port, attempt, job, port, attempt),
             )
+
+    def use_port(self, port: int) -> None:
+        """A job is given this port."""
+        with self._writing() as database:
+            database.execute("INSERT OR REPLACE INTO ports VALUES (?)", (port,))
 
     def conclude(self, job: str, attempt: int, outcome: str, reason: str = "") -> None:
         """How this party's process of an attempt ended."""
