@@ -16,6 +16,7 @@ from tests.rows import each
 from vertizo.config import schema
 from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger_register import Register
 from vertizo.run import ledger_session
 from vertizo.run.record_names import names_of
 
@@ -129,3 +130,20 @@ def test_what_is_alike_adds_up_wherever_it_is_said(
     beside = make_ledger(tmp_path / "again.csv", SAME["all of it"](people()), further=True)
     for path, other in ((first, beside), (beside, first)):
         assert str(other) in " ".join(ledger_session.charged_beside(path))
+
+
+def test_a_ledger_of_an_earlier_version_learns_what_its_records_are_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its next use: such a version kept digests of keys and of whole rows alone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    ledger, register = make_ledger(tmp_path / "first.csv", people()), Register()
+    (known,) = register._all()
+    (kept,) = tmp_path.rglob("*.likes")
+    kept.unlink()
+    chosen = config(tmp_path / "first.csv", people())
+    data = ledger_session.charged_data(chosen)
+    budget = ledger_session.budget_for(chosen, data, 1)
+    register.claim(known.identity, ledger, budget, names_of(data))
+    with pytest.raises(RunError, match=r"nearly the values of records that are charged"):
+        make_ledger(tmp_path / "again.csv", SAME["all of it"](people()))

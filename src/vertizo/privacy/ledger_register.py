@@ -87,11 +87,13 @@ class Likes(NamedTuple):
     @classmethod
     def of_bytes(cls, content: bytes) -> Likes:
         """From a file; ValueError for what is none."""
-        count, *rest = np.frombuffer(content, "<u8") if content else [0]
-        if count > len(rest):
+        if not content:
+            return NOTHING
+        numbers = np.frombuffer(content, "<u8")
+        count, every = int(numbers[0]), numbers[1:]
+        if count > len(every):
             raise ValueError("fewer digests than it says")
-        every = np.array(rest, np.uint64)
-        return cls(every[: int(count)], every[int(count) :])
+        return cls(every[:count], every[count:])
 
     def joined(self, other: Likes) -> Likes:
         """Those of both."""
@@ -256,7 +258,8 @@ class Register:
                 f"{known.name}; use the file and the data.id that it was made with"
             )
         is_moved = known.ledger != str(path.absolute())
-        if is_moved or not np.isin(self._digests(who.contents), known.rows).all():
+        lacks = len(who.likeness) and not len(known.likes.whole)  # of a version before `Likes`
+        if is_moved or lacks or not np.isin(self._digests(who.contents), known.rows).all():
             self.add(identity, path, budget, who, holds, is_empty=known.is_empty, before=known)
         return self.beside(identity)
 
