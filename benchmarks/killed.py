@@ -28,6 +28,7 @@ from vertizo.network.scoring import callers
 from vertizo.privacy.ledger import REPLY, STEP
 from vertizo.privacy.ledger_file import LedgerFile
 from vertizo.run import checkpoint
+from vertizo.run.folder import RunFolder
 
 PARTIES = ("bank", "north", "east")
 MEMBERS = PARTIES[1:]
@@ -307,8 +308,7 @@ def outcome(federation: Federation, number: int) -> dict[str, Any]:
         state = checkpoint.load(place)["state"]
         parameters = (state["course"] if name == "bank" else state)["parameters"]
         found[f"parameters of {name}"] = hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    found["metrics"] = figures(rows)
+    found["metrics"] = figures(RunFolder(run).metrics())
     found["summary"] = figures(json.loads((run / "summary.json").read_text()))
     guesses = federation.folder_of("bank", f"guess-{number}") / "predictions.csv"
     found["predictions"] = hashlib.sha256(guesses.read_bytes()).hexdigest()

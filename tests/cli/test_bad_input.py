@@ -19,6 +19,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
+from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 
 ROWS = 40
@@ -463,7 +464,7 @@ def prepared(here: Path) -> None:
     cut = RunFolder(here / "cut")
     cut.create(ExperimentConfig())
     with cut.locked():
-        (here / "cut" / "checkpoints" / "last.safetensors").write_bytes(b"abc")
+        checkpoint.keep(here / "cut" / "checkpoints" / "last.safetensors", b"abc")
     (here / "damaged").mkdir()
     for purpose in ("train", "t10k"):
         for content in ("images-idx3", "labels-idx1"):

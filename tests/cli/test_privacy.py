@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import Refuses, Vertizo, sets
 from tests.rows import each
 
+from vertizo.run import checkpoint
+
 MNIST = shlex.split(
     "plan --records 60000 --clients 7 --epochs 100 --batch 64 --epsilon 1 --delta 1e-3 --clip 10"
 )
@@ -135,10 +137,10 @@ def test_a_members_folder_is_explained_by_what_it_knows(
     vertizo: Vertizo, here: Path, refuses: Refuses
 ) -> None:
     (here / "lab").mkdir()
-    (here / "lab" / "job").write_text("job 0")
+    checkpoint.keep(here / "lab" / "job", b"job 0")
     refuses("lab | the job is not over; `vertizo join`", "privacy", "explain")
     told = {"words": "ε is 1.", "own_words": "Nothing protects them.", "queries": 3}
-    (here / "lab" / "summary.json").write_text(json.dumps(told))
+    checkpoint.keep(here / "lab" / "summary.json", json.dumps(told).encode())
     outcome = vertizo("privacy", "explain", "lab")
     assert outcome.code == 0
     assert "what this party sent: Nothing protects them." in outcome.out

@@ -9,6 +9,8 @@ from tests import deployments as dep
 from tests.network.by_hand import NAMES, holder_config, member, write_tables
 from tests.once import Once
 
+from vertizo.run import checkpoint
+
 
 @pytest.fixture(scope="package")
 def tables(once: Once) -> Path:
@@ -29,7 +31,7 @@ def trained(tables: Path, once: Once) -> Path:
     def make(folder: Path) -> None:
         for number, party in enumerate(("run", *NAMES)):
             (folder / party).mkdir(parents=True)
-            (folder / party / "secret.key").write_bytes(bytes([number]) * 32)
+            checkpoint.keep(folder / party / "secret.key", bytes([number]) * 32)
         configs = [member(tables, folder, name) for name in NAMES]
         dep.served(folder, holder_config(tables, folder), configs)
 

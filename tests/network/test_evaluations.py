@@ -27,8 +27,9 @@ from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 
-CLOCK = ("seconds", "bytes_up", "bytes_down")
-"""Figures of the processes, not of the models: bytes that were sent again are counted again."""
+CLOCK = ("seconds", "bytes_up", "bytes_down", "sha256")
+"""Figures of the processes, not of the models: bytes that were sent again are counted again; and
+the digest of all."""
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

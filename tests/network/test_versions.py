@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_version_names_it(tmp_path: Path) -> None:
         header["__metadata__"] = {change.get(k, k): change.get(v, v) for k, v in meta.items()}
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
-        path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+        checkpoint.keep(path, len(text).to_bytes(8, "little") + text + content[8 + size :])
 
     def go_on() -> None:
         with checkpoint.going_on_from(path):

@@ -62,7 +62,7 @@ class TestRoundTrip:
         path = tmp_path_factory.mktemp("state") / "x.safetensors"
         checkpoint.save(path, state)
         assert same(checkpoint.load(path), state)
-        assert [item.name for item in path.parent.iterdir()] == ["x.safetensors"]
+        assert {item.name for item in path.parent.iterdir()} == {"x.safetensors", "digests"}
 
     @each(
         "state",
@@ -122,8 +122,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for kept in (0, 1, 8, 30, -1, -300):
         path.write_bytes(whole[:kept])
+        refused(path, "is damaged or was changed")
+        checkpoint.keep(path, whole[:kept])
         refused(path)
-    path.write_bytes(b"hello, this is no checkpoint at all")
+    checkpoint.keep(path, b"hello, this is no checkpoint at all")
     refused(path)
     (tmp_path / "folder").mkdir()
     refused(tmp_path / "folder")
@@ -147,7 +149,7 @@ class TestAtomicWriting:
         assert checkpoint.load(path) == {"round": 1}
         checkpoint.save(path, {"round": 3})
         assert checkpoint.load(path) == {"round": 3}
-        assert [item.name for item in tmp_path.iterdir()] == ["x"]
+        assert {item.name for item in tmp_path.iterdir()} == {"x", "digests"}
 
     def test_content_is_on_the_disk_before_it_takes_the_name(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,12 +108,13 @@ class TestFolder:
             f"checkpoints/{name}.safetensors" for name in ("last", "best", "test_scores")
         }
         files = {".lock", "run_name", "config.yaml", "metrics.jsonl", "summary.json"}
-        files.add("provenance.json")
+        files |= {"provenance.json", "digests", "checkpoints/digests"}
         assert names == checkpoints | files
         assert result.folder == out
         assert json.loads((out / "summary.json").read_text()) == result.summary
-        lines = (out / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(line) for line in lines] == result.metrics
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        assert all(len(line.pop("sha256")) == 16 for line in lines)
+        assert lines == result.metrics
         assert schema.load(out / "config.yaml") == tiny()
         assert same(last(out)["parameters"], result.federation.parameters())
         end = seen[-1]

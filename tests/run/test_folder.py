@@ -20,6 +20,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError, UserError
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.models.losses import Regression
+from vertizo.run import checkpoint
 from vertizo.run.folder import CLOSING, STUDIES, RunFolder
 
 
@@ -135,6 +136,8 @@ def test_a_configuration_that_is_not_there_or_damaged(folder: RunFolder, tmp_pat
     for kind in ("absent", "empty", "file"):
         refused("holds no run", RunFolder(tmp_path / kind).config, tmp_path / kind)
     (folder.path / "config.yaml").write_text("epochs: [")
+    refused("is damaged or was changed", folder.config, folder.path / "config.yaml")
+    checkpoint.keep(folder.path / "config.yaml", b"epochs: [")
     refused("not YAML", folder.config, folder.path / "config.yaml")
 
 
@@ -236,6 +239,8 @@ class TestSummaryAndCheckpoints:
     @each("content", [b"", b'{"a', b"\xff\xfe"])
     def test_a_damaged_summary_is_named(self, content: bytes, folder: RunFolder) -> None:
         folder.summary_file.write_bytes(content)
+        refused("is damaged or was changed", folder.summary, folder.summary_file)
+        checkpoint.keep(folder.summary_file, content)
         refused("not a summary", folder.summary, folder.summary_file)
 
     def test_checkpoints_by_name(self, folder: RunFolder) -> None:

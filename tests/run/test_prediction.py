@@ -18,6 +18,7 @@ from vertizo.core.errors import DataError, RunError
 from vertizo.data.choosing import set_apart
 from vertizo.data.tabular.frames import read
 from vertizo.party.metrics import Scores
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor, coverage_of, predict
@@ -316,7 +317,8 @@ class TestRefusedFolders:
     def test_models_of_another_size(self, own: Path) -> None:
         text = (own / "config.yaml").read_text()
         assert "outputs: 16" in text
-        (own / "config.yaml").write_text(text.replace("outputs: 16", "outputs: 5"))
+        text = text.replace("outputs: 16", "outputs: 5")
+        checkpoint.keep(own / "config.yaml", text.encode())
         with pytest.raises(RunError, match="parameters of other models"):
             predict(own, people(3))
 

@@ -221,7 +221,7 @@ def write(folder: Path, content: Mapping[str, Any]) -> Path:
     place = folder / "attacks.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(place, text.encode())
+        checkpoint.keep(place, text.encode())
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}") from None
     return place

@@ -116,7 +116,7 @@ class Archive:
         if known:
             self._check_same()
         else:
-            checkpoint.write_atomically(self._agreed, self._agreement())
+            checkpoint.keep(self._agreed, self._agreement())
             folder.create(self.config, None, self.records.data.preparation)
         self.run = folder.run_name()
         self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
@@ -149,9 +149,7 @@ class Archive:
                 "columns or what they are scaled by have changed; bring them back, or begin a new "
                 "job"
             )
-        with checkpoint.reading(self._agreed):
-            agreed = self._agreed.read_bytes()
-        if agreed != self._agreement():
+        if checkpoint.kept(self._agreed) != self._agreement():
             raise RunError(
                 f"{place} holds a job of other members, in another order, or of another name: "
                 f"{self._agreed.name} in it has them"
@@ -208,6 +206,7 @@ class Archive:
             for kind, body in journal:
                 self._again(state, kind, body)
             state.tend()
+        self._folder.metrics(at_least=kept.get("rows", 0))
         self._check_ledger(state)
         state.job.party.resume_answered()
         self._promote(state)
@@ -258,6 +257,7 @@ class Archive:
         """Write a checkpoint; noise is drawn with a new key from here on, live and restarted."""
         state, key = self.state, os.urandom(32)
         assert state is not None, "a job that began"
+        self._folder.sync_metrics()
         self._store.save(
             {
                 "ready": [frames.encode(one) for one in self.ready if one is not None],
@@ -266,6 +266,7 @@ class Archive:
                 "traffic": vars(self.traffic),
                 "seconds": self.seconds,
                 "told": sorted(self.told),
+                "rows": self._folder.rows,
             }
         )
         self._bytes.rekey(key)

@@ -13,6 +13,7 @@ checkpoints/candidate    the parameters of the last evaluation
 checkpoints/best         those of the best evaluation
 model.safetensors        the parameters at the end
 summary.json             figures at the end
+digests                  SHA-256 of the files beside it; ``checkpoints`` has one of its own
 =======================  ============================================================
 """
 
@@ -79,7 +80,7 @@ class ClientFolder:
         """Write what is known at the start; RunError where it is there and was something else."""
         known = self.path / "checkpoints" / "terms"
         if self._read("job") is not None:
-            if self.settings() != settings or known.read_bytes() != frames.encode(terms):
+            if self.settings() != settings or checkpoint.kept(known) != frames.encode(terms):
                 raise RunError(
                     f"{self.path}: the label holder's terms, or this party's own model, are not "
                     "those that the job began with"
@@ -87,17 +88,17 @@ class ClientFolder:
             if changed := preparation and self.preparation().changed(preparation):
                 raise self._other_table(changed)
             return
-        checkpoint.write_atomically(self.path / "settings.yaml", settings.to_yaml().encode())
+        checkpoint.keep(self.path / "settings.yaml", settings.to_yaml().encode())
         self._prepare(preparation)
         begun = json.dumps(provenance.begun(files))
-        checkpoint.write_atomically(self.path / provenance.NAME, begun.encode())
-        checkpoint.write_atomically(known, frames.encode(terms))
-        checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
+        checkpoint.keep(self.path / provenance.NAME, begun.encode())
+        checkpoint.keep(known, frames.encode(terms))
+        checkpoint.keep(self.path / "job", f"{terms.job} {terms.index}".encode())
 
     def _prepare(self, preparation: Preprocessing | None) -> None:
         if preparation is not None:
             content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
-            checkpoint.write_atomically(self.path / "preparation.json", content.encode())
+            checkpoint.keep(self.path / "preparation.json", content.encode())
 
     def go_on_with(self, preparation: Preprocessing | None, *, begun: bool) -> None:
         """Keep to the table that training began with; before that, it may be aligned anew."""
@@ -114,18 +115,13 @@ class ClientFolder:
         )
 
     def _read(self, name: str) -> str | None:
-        try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.path / name} cannot be read: {error}") from None
+        path = self.path / name
+        return checkpoint.kept_text(path) if path.exists() else None
 
     def terms(self) -> Terms:
         """As the label holder sent them; RunError where they are not there, or damaged."""
         path = self.path / "checkpoints" / "terms"
-        with checkpoint.reading(path):
-            content = path.read_bytes()
+        content = checkpoint.kept(path)
         try:
             terms: Terms = frames.expect(content, Terms)
         except WireError as error:
@@ -136,7 +132,9 @@ class ClientFolder:
         """What was agreed on; RunError where the folder holds no job."""
         if self._read("job") is None:
             raise RunError(f"{self.path} holds no job; `vertizo join` makes one")
-        return schema.load(self.path / "settings.yaml")
+        path = self.path / "settings.yaml"
+        checkpoint.kept(path)
+        return schema.load(path)
 
     def preparation(self) -> Preprocessing:
         """How new records become features; RunError where that is not there, or damaged."""

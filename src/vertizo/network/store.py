@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from vertizo.core import kernels
+from vertizo.core import digests, kernels
 from vertizo.core.errors import RunError
 from vertizo.core.randomness import Stream
 from vertizo.run import checkpoint
@@ -34,6 +34,8 @@ SLOT = struct.Struct("<II")
 """Length and checksum of what is in a slot."""
 SOONEST = 0.25
 """Seconds of work that are never worth a checkpoint: a restart repeats them as fast."""
+SEARCHED = 2**18
+"""Bytes behind a record that is not whole, in which another one shows that it is no torn one."""
 LARGEST = 256 * 2**20
 """Bytes of a journal that are worth one whatever they took to work on."""
 
@@ -48,8 +50,8 @@ def root_of(folder: Path) -> Stream:
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            checkpoint.write_atomically(path, Stream.from_os().key, 0o600)
-        key = path.read_bytes()
+            checkpoint.keep(path, Stream.from_os().key, 0o600)
+        key = digests.content(path)
     except OSError as error:
         raise RunError(f"{path} cannot be used: {error.strerror}") from None
     if len(key) != 32:
@@ -106,13 +108,31 @@ def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
     """The kinds and bodies of a segment's whole records, in order; RunError if unreadable."""
     if not path.exists():
         return
+    start = 0
     with reading(path), path.open("rb") as file:
         while len(header := file.read(RECORD.size)) == RECORD.size and header != NOTHING:
             length, checksum, kind = RECORD.unpack(header)
             body = file.read(length)
             if len(body) != length or _checksum(body, kind, segment) != checksum:
+                file.seek(start + 1)
+                if _has_record(file.read(SEARCHED), segment):
+                    raise RunError(
+                        f"{path} is damaged: a record is not what was written, and others follow; "
+                        "put a copy of the whole folder back, or begin a new job"
+                    )
                 return
+            start = file.tell()
             yield kind, body
+
+
+def _has_record(content: bytes, segment: int) -> bool:
+    """Whether a whole record of a segment begins somewhere: what is torn is the last one."""
+    for start in range(len(content) - RECORD.size):
+        length, checksum, kind = RECORD.unpack_from(content, start)
+        body = content[start + RECORD.size :][:length] if length < len(content) else b""
+        if 0 < len(body) == length and _checksum(body, kind, segment) == checksum:
+            return True
+    return False
 
 
 def _open(path: Path) -> int:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import safetensors
 import torch
 from torch import Tensor
 
-from vertizo.core import system
+from vertizo.core import digests, system
 from vertizo.core.errors import RunError, UserError
 from vertizo.core.version import VERSION
 
@@ -39,6 +40,8 @@ NAMES = {
     torch.bool: "BOOL",
 }
 """What the format calls them."""
+Part = bytes | memoryview
+Write = Callable[[Part], None]
 SHARE = 0.05
 """Of the time spent, at most, that checkpoints take."""
 
@@ -52,11 +55,11 @@ def save(path: Path, state: Any) -> None:
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, tensors))
-    with _whole(path, 0o600) as file:
-        _write(file, tensors, {FORMAT: skeleton, WRITER: VERSION})
+    with _whole(path, 0o600, listed=True) as write:
+        _write(write, tensors, {FORMAT: skeleton, WRITER: VERSION})
 
 
-def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def _write(write: Write, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """The safetensors format: length of the header, header, and what it says is where."""
     largest_first = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)  # to align
     header: dict[str, Any] = {"__metadata__": metadata}
@@ -70,15 +73,16 @@ def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str])
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
+    write(len(text).to_bytes(8, "little") + text)
     for _, tensor in largest_first:
         if tensor.numel():
-            file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def load(path: Path) -> Any:
-    """The state of a file; RunError where there is no such file, or not one that `save` wrote."""
+    """The state of a file; RunError where there is no such file, or not what `save` wrote."""
     try:
+        digests.check(path)
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -105,8 +109,28 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
 
     The umask takes some of the rights in ``mode`` away.
     """
-    with _whole(path, mode) as file:
-        file.write(content)
+    with _whole(path, mode) as write:
+        write(content)
+
+
+def keep(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """`write_atomically` what a later command trusts: the folder's list has its digest."""
+    with _whole(path, mode, listed=True) as write:
+        write(content)
+
+
+def kept(path: Path, advice: str = digests.ADVICE) -> bytes:
+    """What `keep` wrote; RunError where it cannot be read, or is damaged."""
+    with reading(path):
+        return digests.content(path, advice)
+
+
+def kept_text(path: Path, advice: str = digests.ADVICE) -> str:
+    """`kept` as text, which it must be."""
+    try:
+        return kept(path, advice).decode()
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
 
 
 @contextmanager
@@ -163,7 +187,7 @@ def _other_writer(path: Path) -> str | None:
 
 
 @contextmanager
-def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
+def _whole(path: Path, mode: int, *, listed: bool = False) -> Iterator[Write]:
     """A file that takes another's place once it is on the disk; of a failure nothing is left.
 
     Whatever has its temporary name is removed and not written to: what a killed process left, or
@@ -171,15 +195,23 @@ def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(path.name + ".partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.NO_LINKS | system.CLOSED_ON_EXEC
+    made = sha256()
+
+    def write(part: Part) -> None:
+        if listed:
+            made.update(part)
+        file.write(part)
+
     try:
         with writing(path):
             temporary.unlink(missing_ok=True)
             with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
-                yield file
+                yield write
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-            system.sync_folder(path.parent)
+            with digests.replacing(path, made.hexdigest()) if listed else nullcontext():
+                os.replace(temporary, path)
+                system.sync_folder(path.parent)
     except RunError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

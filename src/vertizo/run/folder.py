@@ -11,6 +11,7 @@ checkpoints/last         everything needed to go on
 checkpoints/best         the parameters that were best on the validation records
 checkpoints/raw_head     what was fitted on raw labels at the end, where that was wanted
 checkpoints/test_scores  logits and labels of the test records: what ROC curves are drawn from
+digests                  SHA-256 of the files beside it; ``checkpoints`` has one of its own
 =======================  ============================================================
 """
 
@@ -21,13 +22,14 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import strict_json, system
+from vertizo.core import digests, strict_json, system
 from vertizo.core.errors import DataError, RunError
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.run import checkpoint, provenance
@@ -36,6 +38,9 @@ FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.
 """What a run writes beside its configuration."""
 CLOSING = ("method", "dataset", "model", "seconds", "privacy")
 """What every summary has."""
+DIGEST = "sha256"
+"""Key of a row of the metrics: the first 16 digits of the digest of the others."""
+EDITED = "put it back as it was; if you edited it, begin a run of it: vertizo train {} --out FOLDER"
 STUDIES = ("comparison.json", "worth.json", "tune.json")
 """What other commands leave in folders of theirs."""
 
@@ -47,6 +52,8 @@ class RunFolder:
         self.path = path
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
+        self.rows = 0
+        """Of the metrics, as they were last read and added to."""
 
     def check_is_new(self) -> None:
         """Raises RunError if the folder holds a run already, or cannot be one."""
@@ -106,20 +113,17 @@ class RunFolder:
         files["config.yaml"] = settings.to_yaml()  # last: with it, the folder holds a run
         try:
             for each, text in files.items():
-                checkpoint.write_atomically(self.path / each, text.encode())
+                checkpoint.keep(self.path / each, text.encode())
         except RunError:
             with suppress(OSError):
                 for each in reversed(files):
                     (self.path / each).unlink(missing_ok=True)
+                digests.forget(self.path)
             raise
 
     def run_name(self) -> str:
         """What the run is called in a ledger that outlives it; RunError where there is no run."""
-        path = self.path / "run_name"
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from None
+        return checkpoint.kept_text(self.path / "run_name")
 
     def config(self) -> ExperimentConfig:
         """The configuration that was written; RunError where there is no run."""
@@ -133,16 +137,19 @@ class RunFolder:
                 f"{self.path} holds no run: there is a config.yaml in it, and no run_name; begin "
                 f"one with vertizo train {shlex.quote(str(path))}"
             )
+        anew = EDITED.format(shlex.quote(str(path)))
+        is_served = (self.path / "federation.json").exists()
+        checkpoint.kept(path, digests.ADVICE if is_served else anew)
         return config.load(path)
 
     def preparation(self) -> Preparation | None:
         """How the run's table was prepared; None where it has none; RunError where damaged."""
         path = self.path / "preparation.json"
-        try:
-            return Preparation.from_json(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not path.exists():
             return None
-        except (OSError, UnicodeDecodeError, DataError) as error:
+        try:
+            return Preparation.from_json(checkpoint.kept_text(path))
+        except DataError as error:
             raise RunError(f"{path} cannot be used: {error}") from None
 
     def is_of(self, settings: ExperimentConfig) -> bool:
@@ -172,7 +179,7 @@ class RunFolder:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one evaluation's figures, after the last whole line, or raise RunError."""
-        line = (strict_json.text(row) + "\n").encode()
+        line = _line(row).encode()
         with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab+") as file:
             end = file.tell()
             file.seek(max(0, end - 1))
@@ -180,20 +187,53 @@ class RunFolder:
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
             file.write(line)
+        self.rows += 1
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """All evaluations' figures; a last line cut off by a crash is left out."""
-        rows = []
-        if self.metrics_file.exists():
-            with suppress(json.JSONDecodeError):
-                for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-                    rows.append(json.loads(line))
-        return rows
+    def metrics(self, at_least: int = 0) -> list[dict[str, Any]]:
+        """All evaluations' figures; RunError where some are damaged, or fewer than ``at_least``.
+
+        What is after the last line's end is left out: a crash, or one that writes now, left it.
+        """
+        found = self._metrics() if self.metrics_file.exists() else []
+        if len(found) < at_least:
+            raise RunError(
+                f"{self.metrics_file} is damaged: it has {len(found)} whole lines, and had "
+                f"{at_least}; put a copy of it back"
+            )
+        self.rows = len(found)
+        return found
+
+    def _metrics(self) -> list[dict[str, Any]]:
+        with checkpoint.reading(self.metrics_file):
+            over = self.summary_file.is_file() and digests.is_listed(self.metrics_file)
+            read = digests.content if over else Path.read_bytes
+            lines = read(self.metrics_file).split(b"\n")[:-1]
+        return [self._row(number, line) for number, line in enumerate(lines, 1) if line]
+
+    def _row(self, number: int, line: bytes) -> dict[str, Any]:
+        """One line of the metrics, which has a digest of its own unless an older version wrote."""
+        try:
+            row: dict[str, Any] = json.loads(line)
+            digest = row.pop(DIGEST, None) if isinstance(row, dict) else None
+            is_whole = digest is None or digest == _digest(row)
+        except ValueError:
+            is_whole = False
+        if not is_whole:
+            raise RunError(
+                f"{self.metrics_file} is damaged: its line {number} is not what was written; put a "
+                "copy of it back"
+            )
+        return row
+
+    def sync_metrics(self) -> None:
+        """Have on the disk what a checkpoint counts on."""
+        with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab") as file:
+            os.fsync(file.fileno())
 
     def rewind_metrics(self, round_: int) -> None:
         """Forget evaluations that a resumed run will make again."""
         kept = [row for row in self.metrics() if row["round"] <= round_]
-        text = "".join(strict_json.text(row) + "\n" for row in kept)
+        text = "".join(map(_line, kept))
         checkpoint.write_atomically(self.metrics_file, text.encode())
 
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
@@ -223,10 +263,11 @@ class RunFolder:
         return self._read_json(self.path / provenance.NAME)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the closing figures."""
-        checkpoint.write_atomically(
-            self.summary_file, f"{strict_json.text(summary, indent=2)}\n".encode()
-        )
+        """Write the closing figures, before which the metrics get their digest."""
+        with checkpoint.writing(self.metrics_file):
+            if self.metrics_file.exists():
+                digests.add(self.metrics_file)
+        checkpoint.keep(self.summary_file, f"{strict_json.text(summary, indent=2)}\n".encode())
 
     def summary(self) -> dict[str, Any] | None:
         """The closing figures, None if the run is unfinished; RunError where some are gone."""
@@ -242,12 +283,22 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            result = json.loads(checkpoint.kept(path))
+        except ValueError as error:
             raise RunError(f"{path}: not a {path.stem}: {error}") from None
         if not isinstance(result, dict):
             raise RunError(f"{path}: not a {path.stem}: it holds no names and values")
         return result
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """Of the metrics; as a reader has the row, numbers that are none are null."""
+    written = json.loads(strict_json.text(row))
+    return strict_json.text({**written, DIGEST: _digest(written)}) + "\n"
+
+
+def _digest(row: Mapping[str, Any]) -> str:
+    return sha256(strict_json.text(row).encode()).hexdigest()[:16]
 
 
 @contextmanager

@@ -240,6 +240,7 @@ class Training:
     def _save(self) -> None:
         """Leave a checkpoint."""
         if self._folder is not None:
+            self._folder.sync_metrics()
             state = self.federation.state()
             state["standing"] = {
                 "seconds": self._seconds,
@@ -247,6 +248,7 @@ class Training:
                 "best": self._state.evaluations.best,
                 "last": self._state.last,
                 "stopping": self._state.stopping.state(),
+                "metrics": len(self._metrics),
             }
             state["best_parameters"] = self._best_parameters
             self._write("last", state)
@@ -266,7 +268,7 @@ class Training:
             self._state.go_on(kept["last"], kept["best"])
             self._best_parameters = state["best_parameters"]
         folder.rewind_metrics(self._job.party.round)
-        self._metrics = folder.metrics()
+        self._metrics = folder.metrics(at_least=kept.get("metrics", 0))
         self._save_best()
 
     def _summary(self) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class Predictor:
         """
         data = Experiment(self.config).data()
         logits = self._logits(data)
+        frame = frame_of(data.task, data.class_names, logits, None)
         measured = scores(data.task, logits, data.labels["test"])
         section = self.summary if self.raw_head is None else self.summary[HEAD]
         for name, value in measured.items():
@@ -128,7 +129,6 @@ class Predictor:
                     f"on: the {name} is {value:.6g}, in its summary.json {known:.6g}; give records "
                     "with --data"
                 )
-        frame = frame_of(data.task, data.class_names, logits, None)
         return Predictions(frame, measured, len(logits))
 
     def predict(
@@ -172,7 +172,7 @@ class Predictor:
         """Probabilities [rows, classes] in the order of their names, or values [rows]."""
         preparation = self.preparation
         assert preparation is not None, "of records in a frame"
-        return preparation.task.predict(self._logits_of(preparation, records, name, row))
+        return predicted(preparation.task, self._logits_of(preparation, records, name, row))
 
     def _logits_of(
         self, preparation: Preparation, records: pl.DataFrame, name: str, place: Place
@@ -304,31 +304,49 @@ def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:
     return carried
 
 
+def predicted(task: Task, logits: Tensor) -> Tensor:
+    """`Task.predict`; RunError where a number is not finite, which is never given out."""
+    outputs = task.predict(logits)
+    for numbers in (logits, outputs):
+        wrong = ~numbers.isfinite()
+        if bool(wrong.any()):
+            at = int(wrong.reshape(len(numbers), -1).any(1).nonzero()[0, 0])
+            raise RunError(
+                f"the score of record {at + 1} of {len(numbers)} is {numbers[wrong][0]:g}, which "
+                "is no finite number; the record or the model's parameters are beyond what can be "
+                "computed with"
+            )
+    return outputs
+
+
 def frame_of(
     task: Task, class_names: Sequence[str] | None, logits: Tensor, carried: pl.Series | None
 ) -> pl.DataFrame:
-    """`Predictions.frame`, from logits [records, outputs]; DataError if a name is there twice."""
+    """`Predictions.frame`, from logits [records, outputs].
+
+    DataError if a name is there twice, RunError as of `predicted`.
+    """
     import polars as pl
 
     first = (
         pl.Series(ROW, range(1, len(logits) + 1), dtype=pl.Int64) if carried is None else carried
     )
-    predicted = task.predict(logits)
+    outputs = predicted(task, logits)
     if isinstance(task, Regression):
-        columns = [pl.Series(PREDICTION, predicted.numpy())]
+        columns = [pl.Series(PREDICTION, outputs.numpy())]
     elif isinstance(task, MultiLabel):
         no_and_yes = class_names or ("0", "1")
         columns = []
-        for name, likely in zip(task.names, predicted.numpy().T, strict=True):
+        for name, likely in zip(task.names, outputs.numpy().T, strict=True):
             holds = [no_and_yes[int(each > 0.5)] for each in likely]
             columns.append(pl.Series(f"{PREDICTION}_{name}", holds, dtype=pl.String))
             columns.append(pl.Series(f"probability_{name}", likely))
     else:
         names = class_names or [str(number) for number in range(task.outputs)]
-        likeliest = predicted.numpy().argmax(1)  # among equals the first, as in the accuracy
+        likeliest = outputs.numpy().argmax(1)  # among equals the first, as in the accuracy
         columns = [pl.Series(PREDICTION, [names[place] for place in likeliest], dtype=pl.String)]
         columns += [
-            pl.Series(f"probability_{name}", predicted[:, place].numpy())
+            pl.Series(f"probability_{name}", outputs[:, place].numpy())
             for place, name in enumerate(names)
         ]
     if first.name in (column.name for column in columns):

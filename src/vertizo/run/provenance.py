@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from hashlib import file_digest
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from vertizo.core import kernels
+from vertizo.core.digests import sha256_of as of_file
 from vertizo.core.errors import DataError
 from vertizo.core.version import VERSION
 
@@ -122,7 +122,6 @@ def processor() -> str:
 def sha256_of(path: Path) -> str:
     """What ``sha256sum`` prints for a file; DataError where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return file_digest(file, "sha256").hexdigest()
+        return of_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None

@@ -278,7 +278,7 @@ def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> No
     """Leave the figures in ``comparison.json``."""
     content = {**settings, "methods": {row.label: row.as_dict() for row in found}}
     text = strict_json.text(content, indent=2) + "\n"
-    checkpoint.write_atomically(folder / "comparison.json", text.encode())
+    checkpoint.keep(folder / "comparison.json", text.encode())
 
 
 def lines(found: Sequence[Row]) -> list[list[str]]:

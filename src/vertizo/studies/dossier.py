@@ -86,7 +86,7 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
     is_served = agreed.is_file()
     about: Pairs = ()
     if is_served:
-        federation = json.loads(agreed.read_text(encoding="utf-8"))
+        federation = json.loads(checkpoint.kept(agreed))
         about = (("federation", str(federation["name"])),)
         about += (("feature holders", ", ".join(federation["members"])),)
     charged, charges = _charged(path, config)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import digests
 from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.core.version import VERSION
 from vertizo.data.datasets.catalog import ROOT_VARIABLE
@@ -189,7 +190,7 @@ def _files(folder: Path) -> Files:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ".lock" and path.suffix != ".partial"
+        if path.is_file() and path.name not in (".lock", digests.NAME) and path.suffix != ".partial"
     }
 
 
@@ -203,4 +204,4 @@ def _put(folder: Path, files: Files) -> None:
         for name in sorted(files, key=lambda name: name == place.summary_file.name):
             with checkpoint.writing(folder / name):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_atomically(folder / name, files[name])
+            checkpoint.keep(folder / name, files[name])

@@ -26,6 +26,7 @@ from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network import frames
 from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
 from vertizo.network.scoring import LOOKED_UP
+from vertizo.network.scoring.http import STATUS
 from vertizo.network.scoring.scorer import NotScoredError
 from vertizo.network.scoring.service import SilentError
 from vertizo.protocol import wire
@@ -116,6 +117,18 @@ def test_a_table_that_cannot_be_read_lacks_nobody(scoring: Make, tmp_path: Path)
             made.scorer.score(made.key, made.keys[:3], "http")
         ours.fails = False
         assert made.scorer.score(made.key, made.keys[:3], "http").frame.height == 3
+
+
+def test_a_score_that_is_no_number_is_not_given_out(
+    scoring: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = scoring()
+    found = ["k"], torch.tensor([[0.0, float("nan")]]), {}
+    monkeypatch.setattr(made.service, "logits", lambda keys, deadline: found)
+    with pytest.raises(NotScoredError, match="a score is not a finite number") as refusal:
+        made.scorer.score(made.key, ["k"], "http")
+    assert STATUS[refusal.value.reason] == 503
+    assert any("the score of record 1 of 1 is nan" in line for line in made.notices)
 
 
 def test_embeddings_are_kept_for_as_long_as_is_said(

@@ -10,6 +10,8 @@ import pytest
 from tests.studies.conftest import Call
 from tests.studies.report.pages import parsed
 
+from vertizo.run import checkpoint
+
 
 @pytest.mark.full
 def test_where_the_page_is(call: Call, private: Path, comparison: Path, tmp_path: Path) -> None:
@@ -35,7 +37,8 @@ def test_one_line_for_a_mistake(call: Call, private: Path, tmp_path: Path) -> No
     for name in ("run", "damaged", "member", "binary"):
         shutil.copytree(private, tmp_path / name)
     (tmp_path / "damaged" / "summary.json").write_text("{")
-    (tmp_path / "member" / "summary.json").write_text(json.dumps({"queries": 3}))
+    told = json.dumps({"queries": 3})
+    checkpoint.keep(tmp_path / "member" / "summary.json", told.encode())
     (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe")
     for name, text in (("attacked", '{"results": [1]}'), ("broken", "[]")):
         (tmp_path / name).mkdir()
@@ -47,11 +50,11 @@ def test_one_line_for_a_mistake(call: Call, private: Path, tmp_path: Path) -> No
         ("file.txt", "file.txt is no folder"),
         ("run --out run/summary.json", "--out run/summary.json is no page; name a file"),
         ("run --out file.txt/page.html", "--out file.txt/page.html cannot be written"),
-        ("damaged", "damaged/summary.json: not a summary"),
+        ("damaged", "damaged/summary.json is damaged or was changed: its SHA-256"),
         ("member", "member/summary.json: these are no closing figures of a run"),
         ("attacked", "attacked/attacks.json: there are no results of attacks in it"),
         ("broken", "broken/attacks.json cannot be used"),
-        ("binary", "binary/metrics.jsonl cannot be used"),
+        ("binary", "binary/metrics.jsonl is damaged or was changed"),
     ):
         code, out, err = call("report", *arguments.split())
         assert (code, out) == (2, ""), arguments

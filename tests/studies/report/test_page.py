@@ -16,6 +16,8 @@ from tests.studies.conftest import EXACT, ran
 from tests.studies.report.pages import Element, page_of, parsed
 
 from vertizo.core.names import CONTROLS
+from vertizo.run import checkpoint
+from vertizo.run.folder import RunFolder
 from vertizo.studies.report import read, render
 
 HOSTILE = "<script>alert(1)</script>"
@@ -256,7 +258,7 @@ def altered(folder: Path, name: str, **changes: Any) -> None:
     """Change keys of a folder's file; None removes one."""
     content = json.loads((folder / name).read_text()) | changes
     kept = {key: value for key, value in content.items() if value is not None}
-    (folder / name).write_text(json.dumps(kept))
+    checkpoint.keep(folder / name, json.dumps(kept).encode())
 
 
 def copied(source: Path, folder: Path, *controls: str) -> Path:
@@ -269,11 +271,12 @@ def copied(source: Path, folder: Path, *controls: str) -> Path:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return RunFolder(folder).metrics()
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    checkpoint.keep(folder / "metrics.jsonl", text.encode())
 
 
 def test_names_are_text(private: Path, comparison: Path, tmp_path: Path) -> None:
@@ -345,7 +348,7 @@ def test_rows_that_make_no_sense(comparison: Path, tmp_path: Path) -> None:
         '{"round": 99, "validation_loss": 1e400, "bytes_up": "x"}',
         '{"round": true}',
     ):
-        metrics.write_text(f"{usual}{row}\n")
+        checkpoint.keep(metrics, f"{usual}{row}\n".encode())
         assert section(page_of(tmp_path / "run"), "curves").all("path", class_="line"), row
 
 

@@ -19,6 +19,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import SecretSteps
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.run.ledger_session import budget_for
@@ -125,7 +126,7 @@ def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> 
     code, _, errors = call(*command)
     assert code == 2
     assert "can pay for 0 of the 1 trainings to come" in errors
-    (tmp_path / "w/worth.json").write_text('{"rows": []}')
+    checkpoint.keep(tmp_path / "w/worth.json", b'{"rows": []}')
     with pytest.raises(RunError, match="no figures of `vertizo worth` in it"):
         render(read([tmp_path / "w"]))
 

@@ -45,17 +45,18 @@ def write(folder: Path, tree: Tree, words: Sequence[str]) -> None:
     """Write what a job's processes are started from; the command is last."""
     with checkpoint.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(folder / CONFIG, write_yaml(tree).encode(), 0o600)
-    checkpoint.write_atomically(folder / COMMAND, json.dumps(list(words)).encode(), 0o600)
+    checkpoint.keep(folder / CONFIG, write_yaml(tree).encode(), 0o600)
+    checkpoint.keep(folder / COMMAND, json.dumps(list(words)).encode(), 0o600)
 
 
 def words_of(folder: Path) -> list[str] | None:
     """The command of a job's folder; None where it was not written yet."""
-    try:
-        found: list[str] = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (folder / COMMAND).exists():
         return None
-    except (OSError, ValueError) as error:
+    checkpoint.kept(folder / CONFIG)  # which the command reads
+    try:
+        found: list[str] = json.loads(checkpoint.kept(folder / COMMAND))
+    except ValueError as error:
         raise RunError(f"{folder / COMMAND} cannot be read: {error}") from None
     return found
 
@@ -151,6 +152,7 @@ def _align(file: str, path: Path, out: str, method: str) -> list[str]:
 
 def _trained(store: Store, offer: Offer, table: Mapping[str, Any]) -> Tree:
     """The configuration of the job that trained, for a table of new records."""
+    checkpoint.kept(store.folder_of(offer.model) / CONFIG)
     tree = read_yaml(store.folder_of(offer.model) / CONFIG)
     for key in ("id", "delimiter", "encoding"):
         tree["data"].pop(key, None)

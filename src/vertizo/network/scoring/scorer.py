@@ -24,7 +24,7 @@ from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
-from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.notices import Alarm
 from vertizo.data.alignment import known_keys
 from vertizo.network.options import ScoringOptions
@@ -195,7 +195,11 @@ class Scorer:
             raise NotScoredError("unavailable", "the label holder's table cannot be read") from None
         model = service.model
         carried = pl.Series(ID, there, dtype=pl.String)
-        frame = frame_of(model.task, model.class_names, logits, carried)
+        try:
+            frame = frame_of(model.task, model.class_names, logits, carried)
+        except RunError as error:
+            self._notice(Alarm(str(error)))
+            raise NotScoredError("unavailable", "a score is not a finite number") from None
         return Scores(model.job, frame, missing)
 
     def _count(self, name: str, outcome: str, records: int, seconds: float) -> None:

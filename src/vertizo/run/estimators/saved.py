@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vertizo.core import strict_json
+from vertizo.core import digests, strict_json
 from vertizo.core.errors import RunError, UserError
 from vertizo.run import checkpoint
 from vertizo.run.estimators.privacy import Privacy
@@ -53,7 +53,7 @@ def text_of(estimator: Any) -> str:
 
 def write(folder: Path, text: str) -> None:
     """Write what is `text_of` an estimator; RunError if it cannot be written."""
-    checkpoint.write_atomically(folder / NAME, text.encode())
+    checkpoint.keep(folder / NAME, text.encode())
 
 
 def _packed(name: str, value: Any) -> Any:
@@ -72,7 +72,7 @@ def read(folder: Path, wanted: type[Any]) -> Saved:
     """Read the file; RunError if there is none, or it is damaged or another estimator's."""
     path = folder / NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(digests.content(path))
         version, name = content["version"], content["class"]
         if version == VERSION and name == wanted.__name__:
             return _unpacked(content, set(wanted._get_param_names()))

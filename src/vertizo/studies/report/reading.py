@@ -13,6 +13,7 @@ from typing import Any
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
 from vertizo.core.names import CONTROLS
+from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 
 MOST_RUNS = 1000
@@ -171,8 +172,8 @@ def _attacks(file: Path) -> Attacks:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(checkpoint.kept(file))
+    except ValueError as error:
         raise RunError(f"{file} cannot be used: {error}") from None
     if not isinstance(content, dict):
         raise RunError(f"{file} cannot be used: keys and values were expected")

@@ -202,13 +202,13 @@ def results(
                     done = future.result()
                     with checkpoint.writing(file):
                         file.parent.mkdir(parents=True, exist_ok=True)
-                    checkpoint.write_atomically(file, json.dumps(done).encode())
+                    checkpoint.keep(file, json.dumps(done).encode())
                     finished += 1
                 elif report is not None:
                     report(Standing(finished, len(tasks), finished / len(tasks)))
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
-    kept = {key: json.loads(task.file(folder).read_text("utf-8")) for key, task in tasks.items()}
+    kept = {key: json.loads(checkpoint.kept(task.file(folder))) for key, task in tasks.items()}
     figures = {key: each["figures"] for key, each in kept.items()}
     return figures, made_by.together(each["made_by"] for each in kept.values())
 

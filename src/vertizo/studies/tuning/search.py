@@ -21,7 +21,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.core import strict_json
+from vertizo.core import digests, strict_json
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
@@ -156,9 +156,11 @@ class _Search:
             if folder.exists() and not folder.is_dir():
                 raise RunError(f"--out {folder} is a file; name a folder")
             if path.is_file():
-                known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                known: dict[str, Any] = json.loads(digests.content(path))
                 return known
-            if folder.is_dir() and any(each.name != ".lock" for each in folder.iterdir()):
+            if folder.is_dir() and any(
+                each.name not in (".lock", digests.NAME) for each in folder.iterdir()
+            ):
                 raise RunError(
                     f"--out {folder} holds something else than a search; name another folder"
                 )
@@ -188,7 +190,7 @@ class _Search:
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the folder."""
-        checkpoint.write_atomically(self._folder / name, f"{text.rstrip()}\n".encode())
+        checkpoint.keep(self._folder / name, f"{text.rstrip()}\n".encode())
 
     def run(self, show: Show | None) -> None:
         """Make all trials that are left: here, or several at a time in processes."""

@@ -343,5 +343,5 @@ def _of_importance(each: Importance) -> dict[str, Any]:
 def write(folder: Path, content: Mapping[str, Any]) -> Path:
     """Leave the figures in ``worth.json``."""
     text = strict_json.text(content, indent=2) + "\n"
-    checkpoint.write_atomically(folder / NAME, text.encode())
+    checkpoint.keep(folder / NAME, text.encode())
     return folder / NAME

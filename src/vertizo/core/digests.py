@@ -1,0 +1,172 @@
+"""The list of digests that a folder keeps of the files that later commands trust.
+
+``digests`` has a line for each writing of a file: its SHA-256 and its name. A file is whole if its
+digest is one of the last two of its name. A new content is listed before it takes the file's place,
+and once more when it has: a process that is killed in between leaves the file as it was, or new,
+and either is listed. Lines are appended, so that a torn one spoils no other.
+
+A folder that an older version wrote has no list: its files are used, and a note says so. Once
+something is written there, the list has the files of that time with a - in place of a digest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TypeVar
+
+from vertizo.core import system
+from vertizo.core.errors import RunError
+
+T = TypeVar("T")
+NAME = "digests"
+ADVICE = "put a copy of it back"
+OLDER = "-"
+"""In place of the digest of a file that was there before the list."""
+MOST = 2**16
+"""Bytes of a list, after which all but the last two lines of each name are dropped."""
+_LINE = re.compile(r"([0-9a-f]{64}|-)  (.+)")
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def replacing(path: Path, digest: str) -> Iterator[None]:
+    """List the file's new content, which takes its place inside; OSError where that cannot be."""
+    known = _lines(path.parent)
+    if known is None:
+        there = sorted(each for each in path.parent.iterdir() if _is_kept(each))
+        _rewrite(path.parent, [(OLDER, each.name) for each in there])
+    elif len(set(_last(known, path.name))) > 1 and path.is_file():  # a kill came in between
+        now = sha256_of(path)
+        if now in _last(known, path.name):
+            _append(path, now)
+    _append(path, digest, sync=True)
+    yield
+    _append(path, digest)
+
+
+def add(path: Path) -> None:
+    """List a file as it is now; OSError where that cannot be."""
+    with replacing(path, sha256_of(path)):
+        pass
+
+
+def adopt(folder: Path) -> None:
+    """List the files of a folder without a list as they are now; OSError if that cannot be."""
+    if _lines(folder) is None:
+        there = sorted(each for each in folder.iterdir() if _is_kept(each))
+        _rewrite(folder, [(sha256_of(each), each.name) for each in there])
+
+
+def forget(folder: Path) -> None:
+    """Remove the list of a folder in which no file is left."""
+    if not any(_is_kept(each) and each.name != NAME for each in folder.iterdir()):
+        (folder / NAME).unlink(missing_ok=True)
+
+
+def is_listed(path: Path) -> bool:
+    """Whether the folder's list has this file."""
+    return bool(_last(_lines(path.parent) or [], path.name))
+
+
+def content(path: Path, advice: str = ADVICE) -> bytes:
+    """What is in a file.
+
+    Raises:
+        OSError: it cannot be read.
+        RunError: it is not what was written; ``advice`` says what people can do.
+    """
+
+    def read() -> tuple[bytes, str]:
+        found = path.read_bytes()
+        return found, sha256(found).hexdigest()
+
+    return _whole(path, advice, read)
+
+
+def check(path: Path, advice: str = ADVICE) -> None:
+    """Find that a file is as it was written, without keeping its content; errors as `content`."""
+    _whole(path, advice, lambda: (None, sha256_of(path)))
+
+
+def sha256_of(path: Path) -> str:
+    """What ``sha256sum`` prints for a file; OSError where it cannot be read."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _whole(path: Path, advice: str, read: Callable[[], tuple[T, str]]) -> T:
+    while True:
+        lines = _lines(path.parent)
+        found, digest = read()
+        known = None if lines is None else _last(lines, path.name)
+        if known is None or OLDER in known:
+            _note(path.parent)
+            return found
+        if digest in known:
+            return found
+        if _lines(path.parent) == lines:  # else it was replaced meanwhile
+            raise RunError(
+                f"{path} is damaged or was changed: its SHA-256 is not the one in "
+                f"{path.parent / NAME}; {advice}"
+            )
+
+
+@cache
+def _note(folder: Path) -> None:
+    _log.warning(
+        "note: %s was written by an older version, which kept no digests of files: damage to them "
+        "goes unnoticed",
+        folder,
+    )
+
+
+def _is_kept(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and path.suffix != ".partial"
+
+
+def _lines(folder: Path) -> list[tuple[str, str]] | None:
+    """Digests and names in their order; None where the folder has no list."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    found = map(_LINE.fullmatch, text.split("\n"))
+    return [(each[1], each[2]) for each in found if each is not None]
+
+
+def _last(lines: list[tuple[str, str]], name: str) -> list[str]:
+    return [digest for digest, of in lines if of == name][-2:]
+
+
+def _append(path: Path, digest: str, *, sync: bool = False) -> None:
+    place = path.parent / NAME
+    with place.open("ab") as file:
+        file.write(f"\n{digest}  {path.name}\n".encode())  # apart from a torn line
+        file.flush()
+        size = file.tell()
+        if sync:
+            os.fsync(file.fileno())
+    if size > MOST:
+        lines = _lines(path.parent) or []
+        names = dict.fromkeys(name for _, name in lines)
+        _rewrite(path.parent, [(each, name) for name in names for each in _last(lines, name)])
+
+
+def _rewrite(folder: Path, lines: list[tuple[str, str]]) -> None:
+    temporary = folder / f"{NAME}.partial"
+    try:
+        with temporary.open("wb") as file:
+            file.write("".join(f"{digest}  {name}\n" for digest, name in lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, folder / NAME)
+    finally:
+        temporary.unlink(missing_ok=True)
+    system.sync_folder(folder)
