@@ -15,6 +15,7 @@ from tests.cli.conftest import Vertizo
 from tests.processes import MEMBERS, SERVER, Job
 
 from vertizo.cli import log
+from vertizo.cli.console import say
 from vertizo.core.notices import Alarm
 
 KEYS = ["time", "level", "job", "party", "message"]
@@ -93,3 +94,20 @@ def test_levels_and_crashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2]["message"] == "refused x"
     assert "Traceback" in lines[3]["traceback"]
     assert sys.excepthook is sys.__excepthook__
+
+
+def test_alarms_and_warnings_cannot_flood(capsys: pytest.CaptureFixture[str]) -> None:
+    """A hostile member, or whoever reaches a port, may cause as many as it likes."""
+    for number in range(1000):
+        say(Alarm(f"a_flooding_member was refused: frame {number}"), log.errors())
+        say(f"line {number}", log.errors())
+    said = capsys.readouterr().err
+    assert said.count("a_flooding_member was refused") == 10
+    assert "frame 9 (more like it are left out for a minute)" in said
+    assert said.count("line ") == 1000
+    handler = logging.lastResort
+    assert handler is not None
+    for number in range(1000):
+        line = ("a.b", logging.WARNING, "", 0, "no request from %s", (number,), None)
+        handler.handle(logging.LogRecord(*line))
+    assert capsys.readouterr().err.count("no request from") == 10

@@ -17,16 +17,24 @@ from rich.text import Text
 
 from vertizo.config.environment import settings_of
 from vertizo.core.errors import Interrupted
-from vertizo.core.notices import Alarm
+from vertizo.core.notices import Alarm, Throttle
 
 if TYPE_CHECKING:
     from vertizo.cli.log import Level
+
+
+_alarms = Throttle()
 
 
 def say(lines: str | Iterable[str], console: Console | None = None) -> None:
     """Print lines as they are: no markup, no colours, no line breaks added."""
     console = console or Console()
     for line in [lines] if isinstance(lines, str) else lines:
+        if isinstance(line, Alarm):  # of a kind: its first word is the party, or the file
+            shown = _alarms(line.partition(" ")[0], line)
+            if shown is None:
+                continue
+            line = Alarm(shown)
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 

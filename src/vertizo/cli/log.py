@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vertizo.core import strict_json
+from vertizo.core.notices import Throttle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,7 +119,25 @@ class _Handler(logging.Handler):
         write("error" if record.levelno >= logging.ERROR else "warning", record.getMessage())
 
 
+class _Throttled(logging.Filter):
+    """Leaves out what comes too often; lines of one template are of a kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._throttle = Throttle()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        shown = self._throttle(f"{record.name}: {record.msg}", record.getMessage())
+        if shown is None:
+            return False
+        record.msg, record.args = shown, ()
+        return True
+
+
 _handler = _Handler(logging.WARNING)
+for _one in (_handler, logging.lastResort):  # the latter where there is no other, in plain text
+    if _one is not None:
+        _one.addFilter(_Throttled())
 
 
 def _crashed(

@@ -99,6 +99,14 @@ def data_limit() -> int | None:
     return None if most == resource.RLIM_INFINITY else most
 
 
+def open_files() -> int:
+    """Files and connections that this process may have open at a time (``ulimit -n``)."""
+    if resource is None:
+        return 8192
+    most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return 2**20 if most == resource.RLIM_INFINITY else most
+
+
 def file_mark(path: Path) -> tuple[int, int, int] | None:
     """What tells a file from the one that was there before; None where there is none."""
     try:

@@ -26,6 +26,7 @@ from vertizo.network.grpc_channel import (
     METHOD,
     GrpcChannel,
     address,
+    bounded,
     grpc_module,
     keepalive,
     why_not_listening,
@@ -143,7 +144,7 @@ class GrpcServer:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", 2),  # of one connection; a member needs one
             ("grpc.http2.max_ping_strikes", 0),  # members choose how often to ask for life
-            ("grpc.server_handshake_timeout_ms", 20_000),
+            *bounded(),
         ]
 
     # What `Calls` tells of.

@@ -13,6 +13,7 @@ from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.notices import Alarm
+from vertizo.core.system import open_files
 from vertizo.network import versions
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_stream import BrokenStreamError, open_stream
@@ -64,6 +65,17 @@ def why_not_listening(listen: str) -> str:
         in_use = error.errno == errno.EADDRINUSE
         return f"port {port} is in use" if in_use else str(error.strerror or error)
     return "the address was refused"
+
+
+def bounded() -> list[tuple[str, int]]:
+    """Let a server have no more connections than a quarter of the files that may be open.
+
+    What is no gRPC, or does not get through the handshake, is cut.
+    """
+    return [
+        ("grpc.max_allowed_incoming_connections", open_files() // 4),
+        ("grpc.server_handshake_timeout_ms", 20_000),
+    ]
 
 
 def keepalive(seconds: float) -> list[tuple[str, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +11,12 @@ from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.figures import Figure
-from vertizo.network.grpc_channel import address, grpc_module, why_not_listening
+from vertizo.network.grpc_channel import address, bounded, grpc_module, why_not_listening
 
 SERVICE = "vertizo.Parties"
 """Of `grpc.health.v1`: whether this party can do its part now. "" is whether its process lives."""
+MOST_SCRAPES = 32
+"""Connections for figures at a time."""
 EVERY = 0.5
 """Seconds between two looks at whether it can."""
 
@@ -39,8 +40,10 @@ def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> I
         yield 0
         return
     prometheus = _needed("prometheus_client", "prometheus-client", "metrics")
+    _needed("uvicorn", "uvicorn", "metrics")
+    from vertizo.network import http_server
+
     core = import_module("prometheus_client.core")
-    host, port = address("federation.metrics", listen)
 
     class Collected:
         """What Prometheus asks."""
@@ -58,19 +61,11 @@ def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> I
             yield from families.values()
 
     registry = prometheus.CollectorRegistry()
-    try:
-        server, thread = prometheus.start_http_server(port, host or "0.0.0.0", registry)
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        why = f"port {port} is in use" if in_use else str(error.strerror or error)
-        raise RunError(f"federation.metrics: cannot listen on {listen}: {why}") from None
     registry.register(Collected())
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    app = prometheus.make_asgi_app(registry)
+    limits = http_server.Limits.of_files(MOST_SCRAPES)
+    with http_server.http_at("federation.metrics", listen, app, limits) as port:
+        yield port
 
 
 @contextmanager
@@ -93,7 +88,7 @@ def health_at(listen: str | None, is_ready: Callable[[], bool]) -> Iterator[int]
         answers = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=watchers
         )
-        server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
+        server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *bounded()])
         stubs.add_HealthServicer_to_server(answers, server)
         try:
             port = server.add_insecure_port(listen)

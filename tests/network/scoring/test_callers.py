@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
+import os
 import socket
 import ssl
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from tests.lazy import Lazy
 from tests.network.by_hand import holder_config
 from tests.network.scoring.parties import Scoring, predicted
 from tests.refusals import refused
+from tests.rows import each
+from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
@@ -27,6 +32,7 @@ from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring import callers, rpc
 from vertizo.network.scoring.rpc import grpc_at
 from vertizo.network.scoring.scorer import NotScoredError
+from vertizo.network.scoring.wrong_keys import WrongKeys
 
 web = Lazy("vertizo.network.scoring.http")
 
@@ -52,8 +58,8 @@ def test_requests_are_refused_for_what_is_wrong_with_them_and_kept(scoring: Make
         assert reason(made, wrong, few)[0] == "unknown"
     assert reason(made, key, []) == ("invalid", "0 ids; 1 to 5 are answered at a time")
     assert reason(made, key, ["1"] * 6) == ("invalid", "6 ids; 1 to 5 are answered at a time")
-    for each in ("", "  ", "x" * 201):
-        assert reason(made, key, [*few, each])[0] == "invalid"
+    for wrong in ("", "  ", "x" * 201):
+        assert reason(made, key, [*few, wrong])[0] == "invalid"
     why = reason(made, key, few)
     assert why == ("unavailable", "lab, clinic did not answer within 1 s")
     with made.members():
@@ -78,10 +84,28 @@ def test_the_log_is_private_and_may_leave_ids_out(scoring: Make) -> None:
     assert stat.S_IMODE(made.options.log.stat().st_mode) == 0o600
     (line,) = log_of(made)
     assert "ids" not in line
-    made.options.log.rename(made.options.log.with_suffix(".1"))  # as a rotation does
-    with made.members():
-        made.scorer.score(made.key, made.keys[:1], "http")
-    assert [line["records"] for line in log_of(made)] == [1]
+
+
+@each("makes", [None, 0o644, 0o666])
+def test_the_log_is_private_after_each_rotation(makes: int | None, scoring: Make) -> None:
+    """Whether the rotation leaves the making of the file to us, or makes it for everybody."""
+    made = scoring(deadline=0.01)
+    log = made.options.log
+    assert log is not None
+    before = os.umask(0o022)
+    try:
+        for count in range(1, 3):
+            with suppress(NotScoredError):
+                made.scorer.score(made.key, made.keys[:count], "http")
+            assert [line["records"] for line in log_of(made)] == [count]
+            assert stat.S_IMODE(log.stat().st_mode) == 0o600
+            log.rename(log.with_suffix(f".{count}"))
+            assert stat.S_IMODE(log.with_suffix(f".{count}").stat().st_mode) == 0o600
+            if makes is not None:
+                log.touch()
+                log.chmod(makes)
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.full
@@ -159,6 +183,22 @@ def test_files_of_callers(tmp_path: Path) -> None:
     digest = callers.digest(key)
     file.write_text(f"callers: {{a: {{key: {digest}}}, b: {{key: {digest}}}}}")
     refused("same", ConfigError, callers.load, file, match="'a' and 'b' have the same key")
+
+
+def test_wrong_keys_wait_longer_each_time_and_only_those_of_their_address() -> None:
+    now = [0.0]
+    seen = WrongKeys(lambda: now[0])
+    assert [seen.wait("10.0.0.1") for _ in range(5)] == pytest.approx([0, 0, 0, 0.1, 0.2])
+    assert max(seen.wait("10.0.0.1") for _ in range(500)) == seen.LONGEST
+    assert seen.wait("10.0.0.2") == 0
+    assert [seen.wait(f"2001:db8::{n:x}") for n in range(5)][-1] > 0  # of one network
+    assert seen.wait("2001:db8:1::1") == 0
+    assert seen.wait("a proxy's word") == 0
+    for number in range(20_000):
+        seen.wait(str(ip_address(number)))
+    assert len(seen._seen) <= 10_000
+    now[0] = 61.0
+    assert seen.wait("10.0.0.1") == 0
 
 
 def test_addresses_that_would_send_keys_in_clear_are_refused(tables: Path, tmp_path: Path) -> None:
@@ -274,6 +314,55 @@ def test_requests_over_http_that_are_refused(scoring: Make) -> None:
             for at in (web.http_at, grpc_at):
                 with pytest.raises(RunError, match="is in use"), at(options, made.scorer):
                     pass
+
+
+def test_a_body_that_breaks_off_is_a_request_and_no_crash(
+    scoring: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = scoring()
+    head = f"POST /v1/score HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {made.key}\r\n"
+    rows = [
+        head + 'Content-Length: 100\r\n\r\n{"ids"',
+        head + "Content-Length: 100\r\n\r\n",
+        head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+        head + "Transfer-Encoding: chunked\r\n\r\nno chunk\r\n",
+    ]
+    with caplog.at_level(logging.WARNING), web.http_at(made.options, made.scorer) as port:
+        for count, content in enumerate(rows, 1):
+            with socket.create_connection(("127.0.0.1", port), 30) as link:
+                link.sendall(content.encode())
+            assert until(lambda n=count: len(log_of(made)) == n)  # type: ignore[misc]
+    assert [line["outcome"] for line in log_of(made)] == ["invalid"] * len(rows)
+    assert not [one for one in caplog.records if one.exc_info or one.levelno >= logging.ERROR]
+
+
+def test_wrong_keys_are_slowed_down_and_right_ones_are_not(
+    scoring: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, waits = scoring(deadline=0.01, grpc="127.0.0.1:0"), list[float]()
+    first = made.scorer.wrong_keys.wait
+
+    def wait(host: str) -> float:
+        waits.append(first(host))
+        return waits[-1] / 100
+
+    monkeypatch.setattr(made.scorer.wrong_keys, "wait", wait)
+    with asking(made) as ask:
+        assert [ask(body={"ids": ["1"]}, key="guess")[0] for _ in range(5)] == [401] * 5
+        assert waits == pytest.approx([0, 0, 0, 0.1, 0.2])
+        assert ask(body={"ids": ["1"]}, key=made.key)[0] == 503  # without its members
+        assert ask(body={"ids": ["1"]})[0] == 401
+    assert len(waits) == 6
+    with (
+        grpc_at(made.options, made.scorer) as port,
+        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        call = channel.unary_unary(rpc.METHOD)
+        for key, code in (("x", "UNAUTHENTICATED"), (made.key, "INVALID_ARGUMENT")):
+            with pytest.raises(grpc.RpcError) as found:
+                call(b"", metadata=[("authorization", f"Bearer {key}")], timeout=20)
+            assert found.value.code().name == code
+    assert waits[5:] == pytest.approx([0.3, 0.4])  # the address is the same
 
 
 @pytest.mark.full

@@ -6,6 +6,7 @@
 `lookup`        rows of a table by keys, as a model takes them
 `scorer`        what a request means, however it comes: who may ask, how much, what is logged
 `callers`       the file of those who may ask
+`wrong_keys`    how long answers to wrong keys wait
 `http`, `rpc`   the two ways to ask
 ==============  ===============================================================================
 """

@@ -6,22 +6,19 @@ The key is looked at before anything else is read. What is answered, and why som
 
 from __future__ import annotations
 
+import asyncio
 import json
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
-from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.version import VERSION
-from vertizo.network.grpc_channel import address, why_not_listening
+from vertizo.network import http_server
 from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring.scorer import LONGEST_ID, NotScoredError, Reason, Scorer, Scores
 
@@ -31,10 +28,8 @@ HEADERS: dict[Reason, dict[str, str]] = {
     "limited": {"Retry-After": "1"},
     "unavailable": {"Retry-After": "1"},
 }
-IDLE_SECONDS = 60
-"""That a connection without a request is kept."""
-CLOSING_SECONDS = 5
-"""For requests that are being answered when the server closes."""
+MOST_CONNECTIONS = 1000
+"""That are open at a time; a quarter of the files that the process may open, if that is less."""
 STRINGS = {"type": "array", "items": {"type": "string"}}
 ASKED = {
     "type": "object",
@@ -98,7 +93,14 @@ def application(scorer: Scorer, most: int) -> FastAPI:
         try:
             kind, _, key = request.headers.get("authorization", "").partition(" ")
             given = key.strip() if kind.lower() == "bearer" else None
-            scorer.check(given)
+            try:
+                scorer.check(given)
+            except NotScoredError as error:
+                if error.reason == "unknown" and request.client is not None:
+                    await asyncio.sleep(scorer.wrong_keys.wait(request.client.host))
+                raise
+            if not request.state.connection.hold():
+                raise NotScoredError("unavailable", "too many requests at a time")
             ids, wrong = [], ""
             try:
                 ids = decoder.decode(await body_of(request)).ids
@@ -106,6 +108,8 @@ def application(scorer: Scorer, most: int) -> FastAPI:
                 wrong = f'{error}; write {{"ids": ["…", "…"]}}'
             except NotScoredError as error:  # it is too long, and counts as the others do
                 wrong = str(error)
+            except ClientDisconnect:  # or it was too slow; as above
+                wrong = "the connection ended before the request did"
             found = await run_in_threadpool(scorer.score, given, ids, "http", wrong)
         except NotScoredError as error:
             content = json.dumps({"error": str(error)}, ensure_ascii=False)
@@ -149,49 +153,12 @@ def http_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
     if options.http is None:
         yield 0
         return
-    configured = uvicorn.Config(
+    with http_server.http_at(
+        "scoring.http",
+        options.http,
         application(scorer, options.most),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=CLOSING_SECONDS,
-        ssl_certfile=options.certificate,
-        ssl_keyfile=options.key,
-    )
-    try:
-        configured.load()
-    except OSError as error:  # ssl.SSLError is one
-        raise ConfigError(
-            f"scoring.certificate {options.certificate} cannot be used: {error}"
-        ) from None
-    with _listening(options.http) as place:
-        server = uvicorn.Server(configured)
-        thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [place]}, name="vertizo-http", daemon=True
-        )
-        thread.start()
-        while not server.started and thread.is_alive():
-            time.sleep(0.01)
-        try:
-            if not server.started:
-                raise RunError(f"scoring.http: the server at {options.http} ended at its start")
-            yield place.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def _listening(listen: str) -> socket.socket:
-    host, port = address("scoring.http", listen)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # by the protocol's name, or asyncio would leave Nagle's algorithm on: 40 ms an answer
-    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        place.bind((host, port))
-    except OSError:
-        place.close()
-        why = why_not_listening(listen)
-        raise RunError(f"scoring.http: cannot listen on {listen}: {why}") from None
-    return place
+        http_server.Limits.of_files(MOST_CONNECTIONS),
+        options.certificate,
+        options.key,
+    ) as port:
+        yield port

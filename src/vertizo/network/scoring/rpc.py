@@ -6,22 +6,29 @@ is tied to a version of protobuf; a test holds it against the file, which is for
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.grpc_channel import address, grpc_module, why_not_listening
+from vertizo.network.grpc_channel import address, bounded, grpc_module, why_not_listening
 from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring.scorer import ID, LONGEST_ID, NotScoredError, Reason, Scorer, Scores
 
 PACKAGE, FILE = "vertizo.scoring.v1", "vertizo/scoring/v1/scoring.proto"
 METHOD = f"/{PACKAGE}.Scoring/Score"
-THREADS = 16
+THREADS, SLOW = 16, 4
+"""For requests; how many of them may wait because of wrong keys, so that the others answer."""
+IDLE_MS, AGE_MS, GRACE_MS = 60_000, 600_000, 10_000
+"""Of a connection without a request, of any, and for what it has open then; callers' libraries
+connect again by themselves."""
 CLOSING_SECONDS = 2.0
 """For requests that are being answered when the server closes."""
 CODES: dict[Reason, str] = {
@@ -81,7 +88,7 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
     if options.grpc is None:
         yield 0
         return
-    grpc, kinds = grpc_module(), messages()
+    grpc, kinds, slow = grpc_module(), messages(), threading.Semaphore(SLOW)
     address("scoring.grpc", options.grpc)
 
     def score(request: Any, context: Any) -> Any:
@@ -91,6 +98,13 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
             bearer = key.strip() if kind.lower() == "bearer" else None
             found = scorer.score(bearer, list(request.ids), "grpc")
         except NotScoredError as error:
+            if error.reason == "unknown":
+                wait = scorer.wrong_keys.wait(_host(context.peer()))
+                if wait and slow.acquire(blocking=False):
+                    try:
+                        time.sleep(wait)
+                    finally:
+                        slow.release()
             context.abort(grpc.StatusCode[CODES[error.reason]], str(error))
         return _response(kinds, found)
 
@@ -103,7 +117,12 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
     largest = 1000 + options.most * (4 * LONGEST_ID + 4)
     with ThreadPoolExecutor(THREADS) as pool:
         limits = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", largest)]
-        server = grpc.server(pool, options=limits)
+        ages = [
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.max_connection_age_ms", AGE_MS),
+            ("grpc.max_connection_age_grace_ms", GRACE_MS),
+        ]
+        server = grpc.server(pool, options=[*limits, *bounded(), *ages])
         generic = grpc.method_handlers_generic_handler(service, {method: handler})
         server.add_generic_rpc_handlers((generic,))
         try:
@@ -122,6 +141,11 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
             yield port
         finally:
             server.stop(CLOSING_SECONDS).wait()
+
+
+def _host(peer: str) -> str:
+    """Of ``ipv4:127.0.0.1:80`` or ``ipv6:[::1]:80``, in which gRPC may write %5B for [."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 def _pair(key: Path, certificate: Path) -> tuple[bytes, bytes]:

@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -30,6 +32,7 @@ from vertizo.data.alignment import known_keys
 from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring.callers import Caller, KnownCallers
 from vertizo.network.scoring.service import ScoringService, SilentError
+from vertizo.network.scoring.wrong_keys import WrongKeys
 from vertizo.run.prediction import frame_of
 
 if TYPE_CHECKING:
@@ -92,6 +95,8 @@ class Scorer:
         self._service, self._options, self._notice = service, options, notice
         self._callers = KnownCallers(options.callers)
         self._log = _Log(options.log or folder / LOG)
+        self.wrong_keys = WrongKeys()
+        """For whoever answers over a network to wait by."""
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._lock = threading.Lock()
         self.counts: dict[str, Counts] = {}
@@ -243,10 +248,26 @@ class _Log(WatchedFileHandler):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
             super().__init__(path, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"scoring.log {path} cannot be written: {error.strerror}") from None
+
+    def _open(self) -> TextIOWrapper:
+        """As of a `logging.FileHandler`, at the start and after each rotation, which may have made
+        the file."""
+
+        def private(path: str, flags: int) -> int:
+            handle = os.open(path, flags, 0o600)
+            try:
+                status = os.fstat(handle)
+                if S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                    os.fchmod(handle, 0o600)
+            except OSError:
+                os.close(handle)
+                raise
+            return handle
+
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private)
 
     def write(self, line: str) -> None:
         """Raise OSError where it cannot be kept."""
