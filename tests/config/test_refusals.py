@@ -383,8 +383,10 @@ def test_privacy_that_does_not_fit_together(refuses: Refuses) -> None:
         method = "zoo-vfl" if update == "forward-difference" else "dpzv"
         text = _private(f"{GAUSSIAN}, epsilon: 2", update, method)
         words = ("privacy.epsilon is 2.0", f"server.update {update!r}", "raw labels")
-        ways = ("privacy.noise_std", "server.update to", *map(repr, (*PRIVATE, "none")))
-        refuses([(text, *words, *ways)])
+        own = METHODS[method].server_updates
+        ways = ", ".join(repr(way) for way in PRIVATE if way in own)
+        choice = f"server.update to {ways} or 'none', or give privacy.noise_std"
+        refuses([(text, *words, choice)])
     for update in PRIVATE:
         text = _private(f"{GAUSSIAN}, epsilon: 1, accounting: published", update)
         words = ("privacy.accounting is 'published'", f"server.update {update!r}", "'sgd'")
@@ -412,6 +414,19 @@ def test_what_a_method_cannot(refuses: Refuses) -> None:
         ways = "forward-difference or zeroth-order or private-zeroth-order or none"
         words = ("server.update is 'sgd'", "leave server.update out", "'cascaded'")
         refuses([(text, *words, f"method {method!r} trains its server by {ways}")])
+
+
+def test_the_published_server_needs_its_own_update(refuses: Refuses) -> None:
+    method = "method: {name: syn-zoo-vfl, server_embeddings: published}"
+    is_so = "method.server_embeddings is 'published'"
+    for update in ("zeroth-order", "none", "private-zeroth-order"):
+        privacy = f"privacy: {{{GAUSSIAN}, epsilon: 1}}" if "private" in update else ""
+        text = f"{method}\nserver: {{update: {update}}}\n{privacy}"
+        refuses([(text, is_so, f"server.update is {update!r}", "'forward-difference'")])
+    default = f"{method}\nprivacy: {{{GAUSSIAN}, epsilon: 1}}"
+    refuses([(default, is_so, "'private-zeroth-order'", "'forward-difference'")])
+    given = f"{default}\nserver: {{update: forward-difference}}"
+    refuses([(given, "privacy.epsilon is 1.0", "raw labels", "'private-zeroth-order' or 'none'")])
 
 
 def _coded(method: str, codecs: str) -> str:

@@ -94,6 +94,96 @@ def test_rounds_of_zoo_by_hand(method: str, timing: str, form: str, law: str) ->
         start = parameters.double()
 
 
+def loss_at(weights: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    """The batch's loss, over B = 8, of the small federation's server with these weights."""
+    width = rows.shape[1]
+    hidden, classes = federations.HIDDEN, federations.CLASSES
+    sizes = (hidden * width, hidden, classes * hidden, classes)
+    first, shift, second, last = weights.split(sizes)
+    above = (rows @ first.view(hidden, width).T + shift).clamp(min=0)
+    return cross_entropy(above @ second.view(classes, hidden).T + last, labels, reduction="sum") / 8
+
+
+@each("join", ("concat", "sum", "mean"))
+@each("askers", [(0, 1, 2), (0, 2)])
+def test_the_published_server_perturbs_clients_as_well(join: str, askers: tuple[int, ...]) -> None:
+    """Algorithm 2, line 9: f(w_0 + μu_0, ĉ_1 … ĉ_M) − f(w_0, c_1 … c_M), written out in float64.
+
+    Clients that a round waits for no longer keep their table's rows in both.
+    """
+    changes = {
+        **LARGE,
+        "method.server_embeddings": "published",
+        "server.smoothing": SMOOTHING,
+        "server.join": join,
+        "server.optimizer.learning_rate": RATE,
+    }
+    federation = federations.build("syn-zoo-vfl", changes=changes)
+    side, labels = federation.server.side, federation.data.labels["train"]
+    moved = torch.tensor(0.0)
+    for number in range(6):
+        before = side.model.parameters.double()
+        queries = [federations.query(federations.ask(federation, client)) for client in askers]
+        ids = queries[0].ids
+        plain = [part.double() for part in side.table.values[ids].split(federations.DIM, 1)]
+        shifted = [*plain]
+        for asked in queries:
+            plain[asked.client], shifted[asked.client] = asked.embeddings.double()
+        answers = [a for q in queries for a in federation.server.receive(federations.encoded(q))]
+        answers = answers or federation.server.close_round()
+        rows, all_shifted = (federations.joined(join, parts) for parts in (plain, shifted))
+        at = labels[ids]
+        u = drawn("scaled-sphere", before.numel(), number, "server")
+        here = loss_at(before, rows, at)
+        slope = (loss_at(before + SMOOTHING * u, all_shifted, at) - here) / SMOOTHING
+        usual = (loss_at(before + SMOOTHING * u, rows, at) - here) / SMOOTHING
+        moved = torch.maximum(moved, (slope - usual).abs())
+        after = side.model.parameters.double()
+        assert torch.allclose(after, before - RATE * slope * u, atol=2e-6)
+        for client, answer in answers:
+            one = [*plain]
+            one[client] = shifted[client]
+            told = float(federations.reply(answer).values)
+            rise = loss_at(before, federations.joined(join, one), at) - here
+            assert told == pytest.approx(float(rise) / SMOOTHING, abs=3e-5)
+            federation.clients[client].tell(answer)
+    assert float(moved) > 0.1
+
+
+def test_no_epsilon_holds_with_the_published_server() -> None:
+    """It trains on raw labels, whatever noise replies carry."""
+    more = {"method.server_embeddings": "published", "server.update": "forward-difference"}
+    statement = federations.build("syn-zoo-vfl", None, {**federations.GAUSSIAN, **more}).statement()
+    assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
+
+
+@pytest.mark.full
+def test_the_published_server_has_the_same_mean_and_more_variance() -> None:
+    """Over many directions: those of clients are independent of the server's."""
+    found: dict[str, Tensor] = {}
+    for form in ("unperturbed", "published"):
+        changes = {
+            "method.server_embeddings": form,
+            "method.smoothing": 1e-2,
+            "server.smoothing": 1e-2,
+            "batch_size": 29,
+            "epochs": 1500,
+            "client.optimizer.learning_rate": 1e-12,
+        }
+        federation = federations.build("syn-zoo-vfl", changes=changes)
+        side, kept = federation.server.side, federations.GradientRows()
+        side.update.optimizer = kept  # type: ignore[attr-defined]
+        for _ in range(1500):
+            federations.converse(federation, [0, 1, 2])
+        found[form] = torch.stack(kept.rows)
+        server, at = federations.server_twin(federation), federation.data.labels["train"]
+        cross_entropy(server(side.table.values.double()), at).backward()
+        error = (found[form].mean(0) - federations.gradient_of(server)).norm()
+        spread = found[form].var(0).sum().sqrt() / math.sqrt(1500)
+        assert float(error) < 1.5 * float(spread)
+    assert float(found["published"].var(0).sum() / found["unperturbed"].var(0).sum()) > 1.2
+
+
 @each("law", LAWS)
 @each("momentum", [0.0, 0.9])
 def test_a_client_moves_by_the_difference_of_the_two_losses(law: Any, momentum: float) -> None:

@@ -31,6 +31,7 @@ def check_all_used(config: Any) -> None:
     known, clips = CATALOG.get(name), mechanism == "none" and config.privacy.clip is not None
     no_noise = f"server.update {update!r} carries no noise; it is for {any_of(PRIVATE)}"
     no_direction = f"server.update {update!r} estimates nothing; it is for {any_of(directed)}"
+    not_forward = f"server.update is {update!r}; it is for 'forward-difference'"
     not_secret = f"server.update is {update!r}; it is for 'poisson-dp-sgd'"
     no_clip = f"privacy.mechanism is {mechanism!r}, which clips no replies; it is for 'gaussian'"
     no_mechanism = "privacy.mechanism is 'none'; give privacy.epsilon as well"
@@ -49,6 +50,7 @@ def check_all_used(config: Any) -> None:
         ("server.smoothing", update in directed, no_direction),
         ("server.directions", update in directed, no_direction),
         ("server.encoder", config.server.reads_own, no_columns),
+        ("method.server_embeddings", update == "forward-difference", not_forward),
         ("method.clipping", mechanism == "gaussian" or clips, no_clip),
         ("privacy.delta", mechanism != "none", no_mechanism),
         ("privacy.delta", mechanism != "randomised-response", pure),

@@ -194,10 +194,11 @@ class ExperimentConfig(Options):
             return
         if privacy.epsilon is not None:
             if update not in (*PRIVATE, "none"):
+                ways = [way for way in (*PRIVATE, "none") if way in self.method.server_updates]
                 raise ValueError(
                     f"privacy.epsilon is {privacy.epsilon} but server.update {update!r} trains on "
                     "raw labels, so that no ε would hold; set server.update to "
-                    f"{any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
+                    f"{any_of(ways)}, or give privacy.noise_std instead"
                 )
             if privacy.server_noise_std is not None:
                 raise ValueError(

@@ -188,6 +188,12 @@ class Method(Chosen):
         """Steps of the server model in one round, all on the round's embeddings."""
         return 1
 
+    @property
+    def server_perturbs_clients(self) -> bool:
+        """Whether the server's perturbed loss is at perturbed embeddings as well: at the first
+        point of `evaluated` of every client that asked, instead of the table's rows."""
+        return False
+
     def steps_of(self, client: int) -> int:
         """Steps of a client's model for one answer."""
         return 1

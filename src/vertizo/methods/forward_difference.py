@@ -6,7 +6,9 @@
    ``c``, and answers with the two batch-mean losses ``h`` and ``ĥ`` or the difference between them.
 3. It steps at the unperturbed embeddings: by its gradient, ``w_0 ← w_0 − η_0 ∂L/∂w_0``, or by a
    forward difference of its own, ``w_0 ← w_0 − η_0 φ (f(w_0 + μu_0) − f(w_0))/μ · u_0``
-   (`vertizo.party.server_model.ZerothOrder`).
+   (`vertizo.party.server_model.ZerothOrder`). Syn-ZOO-VFL as published takes the first of these two
+   losses at every client's ``ĉ`` and the second at ``c``: the other u are independent of ``u_0``,
+   so that the estimate has the same mean and more variance.
 4. The client moves likewise: ``w_m ← w_m − η_m φ (ĥ − h)/μ · u``.
 
 `ForwardDifference` has the steps; the methods below it differ in timing and in step 3.
@@ -128,3 +130,12 @@ class SynZooVfl(_ZerothOrderServer):
 
     name: Literal["syn-zoo-vfl"] = "syn-zoo-vfl"
     reply: ReplyForm = "difference"
+    server_embeddings: Literal["unperturbed", "published"] = "unperturbed"
+    """Where the server's perturbed loss is taken. unperturbed: at ``c``, as its other loss is.
+    published: at every client's ``ĉ``, as algorithm 2 has it; for server.update forward-difference.
+    """
+
+    @property
+    def server_perturbs_clients(self) -> bool:
+        """As algorithm 2 does in line 9."""
+        return self.server_embeddings == "published"

@@ -222,6 +222,13 @@ class Points:
             parts.append(rows.flatten(0, 1))
         return torch.cat(parts)
 
+    def together(self) -> Tensor:
+        """The rows with the first point of every shift at once, [batch, ...]."""
+        rows = self.rows.clone()
+        for start, shift in self.shifts:
+            rows.narrow(1, start, shift.shape[2]).add_(shift[0])
+        return rows
+
 
 @runtime_checkable
 class DifferentiableModel(Model, Protocol):

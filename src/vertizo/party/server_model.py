@@ -168,7 +168,8 @@ class ServerUpdate:
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
-        """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
+        """Move the model. ``joined`` is where perturbed losses are taken: the point that
+        ``evaluation`` differentiates at, but for `Method.server_perturbs_clients`."""
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
@@ -232,7 +233,7 @@ class ZerothOrder(Counted):
     """Steps on the raw labels, by losses alone.
 
     Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
-    the loss that is known already; both at the unperturbed embeddings.
+    the loss that is known already, which is at the unperturbed embeddings.
     """
 
     directions: Directions
@@ -323,10 +324,11 @@ class ServerSide:
             if answer.moved is not None:
                 self.table.store(query.client, ids, answer.moved, round_)
         self.meter.add(evaluation)
+        joined = points.together() if method.server_perturbs_clients else points.rows
         for step in range(self._steps):
             if step:
                 evaluation = model.evaluate(points, labels, first_pass + step, weights)
-            self.update.step(model, evaluation, points.rows, labels)
+            self.update.step(model, evaluation, joined, labels)
             if method.as_pytorch:
                 model.settle()
         return replies
