@@ -26,7 +26,6 @@ from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network import frames
 from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
 from vertizo.network.scoring import LOOKED_UP
-from vertizo.network.scoring.http import STATUS
 from vertizo.network.scoring.scorer import NotScoredError
 from vertizo.network.scoring.service import SilentError
 from vertizo.protocol import wire
@@ -122,6 +121,8 @@ def test_a_table_that_cannot_be_read_lacks_nobody(scoring: Make, tmp_path: Path)
 def test_a_score_that_is_no_number_is_not_given_out(
     scoring: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from vertizo.network.scoring.http import STATUS
+
     made = scoring()
     found = ["k"], torch.tensor([[0.0, float("nan")]]), {}
     monkeypatch.setattr(made.service, "logits", lambda keys, deadline: found)
