@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.damage import KINDS, damage, files
 from tests.refusals import refused
 
+from vertizo.core import digests
 from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget
@@ -200,6 +203,8 @@ def test_a_damaged_register_is_one_line(house: House) -> None:
         (register / "secret.key", b"short", "has 5 bytes; it must have the 32"),
     ):
         path.write_bytes(content)
+        refused(path, RunError, house.create, "second", PEOPLE, match="is damaged or was changed")
+        digests.add(path)
         refused(path, RunError, house.create, "second", PEOPLE, match=words)
         entry.unlink(missing_ok=True)
 
@@ -210,3 +215,24 @@ def test_a_register_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"register of ledgers .* cannot be used: [^\n]+$"):
         DurableLedger.create(path, budget(9), tmp_path / "file" / "folder", names=Names(PEOPLE))
     assert not path.exists()
+
+
+def test_a_damaged_register_grants_no_second_ledger(house: House) -> None:
+    house.create("first", PEOPLE, ROWS)
+    chance, folder = random.Random(0), house.witnesses / "records"
+    names = [name for name in files(folder) if name != "digests"]
+    assert "secret.key" in names
+    assert len(names) > 2
+    for name in names:
+        whole = (folder / name).read_bytes()
+        for kind in KINDS:
+            damage(folder / name, kind, chance)
+            with pytest.raises(RunError, match=rf"{name} is damaged or was changed"):
+                house.create("second", PEOPLE[:3], ROWS[:3])
+            (folder / name).write_bytes(whole)
+    with pytest.raises(RunError, match="3 of 3 records are charged"):
+        house.create("second", PEOPLE[:3], ROWS[:3])
+    (folder / "digests").unlink()  # as an older version left it
+    with pytest.raises(RunError, match="3 of 3 records are charged"):
+        house.create("second", PEOPLE[:3], ROWS[:3])
+    assert (folder / "digests").exists()

@@ -11,27 +11,31 @@ something is written there, the list has the files of that time with a - in plac
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from vertizo.core import system
+from vertizo.core import strict_json, system
 from vertizo.core.errors import RunError
 
 T = TypeVar("T")
 NAME = "digests"
 ADVICE = "put a copy of it back"
+ROW = "sha256"
+"""Key of a row: the first 16 digits of the digest of the other keys."""
 OLDER = "-"
 """In place of the digest of a file that was there before the list."""
 MOST = 2**16
 """Bytes of a list, after which all but the last two lines of each name are dropped."""
 _LINE = re.compile(r"([0-9a-f]{64}|-)  (.+)")
+_SHORT = re.compile(r"[0-9a-f]{16}")
 _log = logging.getLogger(__name__)
 
 
@@ -93,6 +97,29 @@ def content(path: Path, advice: str = ADVICE) -> bytes:
 def check(path: Path, advice: str = ADVICE) -> None:
     """Find that a file is as it was written, without keeping its content; errors as `content`."""
     _whole(path, advice, lambda: (None, sha256_of(path)))
+
+
+def with_digest(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a file that is appended to, as JSON has it, with a digest of itself."""
+    written = json.loads(strict_json.text(row))
+    return {**written, ROW: _of_row(written)}
+
+
+def without_digest(row: Any) -> Any:
+    """The row of `with_digest`, or one that an older version wrote; ValueError where changed."""
+    if not isinstance(row, dict) or not row:
+        return row
+    key, digest = list(row.items())[-1]
+    if key != ROW and not (isinstance(digest, str) and _SHORT.fullmatch(digest)):
+        return row  # else it is the key that was changed
+    rest = dict(list(row.items())[:-1])
+    if key != ROW or digest != _of_row(rest):
+        raise ValueError("it is not what was written")
+    return rest
+
+
+def _of_row(row: Mapping[str, Any]) -> str:
+    return sha256(strict_json.text(row).encode()).hexdigest()[:16]
 
 
 def sha256_of(path: Path) -> str:
@@ -161,8 +188,11 @@ def _append(path: Path, digest: str, *, sync: bool = False) -> None:
 
 def _rewrite(folder: Path, lines: list[tuple[str, str]]) -> None:
     temporary = folder / f"{NAME}.partial"
+    mode = 0o666 if folder.stat().st_mode & 0o077 else 0o600  # as private as the folder
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.NO_LINKS | system.CLOSED_ON_EXEC
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
             file.write("".join(f"{digest}  {name}\n" for digest, name in lines).encode())
             file.flush()
             os.fsync(file.fileno())

@@ -6,7 +6,7 @@ has the digests of all that the label holder has in each record's row, and a thi
 file that was exported anew still has in common with it. The digests' own key,
 ``secret.key``, lies beside them. Whoever reads the whole folder can test whether a record that they
 know is in a ledger; the files without ``secret.key`` tell how many records there are, and nothing
-else.
+else. ``digests`` lists the SHA-256 of each: one that is damaged would grant a second budget.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from vertizo.core import system
+from vertizo.core import digests, system
 from vertizo.core.errors import RunError
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget
@@ -163,6 +163,7 @@ class Register:
         try:
             with self._reported("used"):
                 system.lock(handle, wait=True)
+                digests.adopt(self._folder)  # of an older version
             yield
         finally:
             os.close(handle)
@@ -228,10 +229,15 @@ class Register:
         head = json.dumps(about, ensure_ascii=False).encode() + b"\n"
         with self._reported("written"):
             if len(rows):
-                write_whole(self._folder / f"{identity}.rows", rows.tobytes())
+                self._write(f"{identity}.rows", rows.tobytes())
             if len(likes.whole):
-                write_whole(self._folder / f"{identity}.likes", likes.content())
-            write_whole(self._folder / identity, head + np.unique(keys).tobytes())
+                self._write(f"{identity}.likes", likes.content())
+            self._write(identity, head + np.unique(keys).tobytes())
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._folder / name
+        with digests.replacing(path, sha256(content).hexdigest()):
+            write_whole(path, content)
 
     def claim(
         self,
@@ -301,11 +307,11 @@ class Register:
         path = self._folder / identity
         with self._reported("read"):
             try:
-                content = path.read_bytes()
+                content = digests.content(path)
             except FileNotFoundError:
                 return None
             more = [self._folder / f"{identity}.{kind}" for kind in ("rows", "likes")]
-            contents, likes = (part.read_bytes() if part.exists() else b"" for part in more)
+            contents, likes = (digests.content(part) if part.exists() else b"" for part in more)
         head, _, rest = content.partition(b"\n")
         try:
             keys, known_rows = (np.frombuffer(part, "<u8") for part in (rest, contents))
@@ -336,8 +342,8 @@ class Register:
         path = self._folder / "secret.key"
         with self._reported("used"):
             if not path.exists():
-                write_whole(path, os.urandom(KEY_BYTES))
-            key = path.read_bytes()
+                self._write(path.name, os.urandom(KEY_BYTES))
+            key = digests.content(path)
         if len(key) != KEY_BYTES:
             raise RunError(f"{path} has {len(key)} bytes; it must have the {KEY_BYTES} written")
         parts = (blake2b(t.encode(), key=key, digest_size=DIGEST_BYTES).digest() for t in texts)

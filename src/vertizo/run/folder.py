@@ -22,7 +22,6 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,8 +37,6 @@ FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.
 """What a run writes beside its configuration."""
 CLOSING = ("method", "dataset", "model", "seconds", "privacy")
 """What every summary has."""
-DIGEST = "sha256"
-"""Key of a row of the metrics: the first 16 digits of the digest of the others."""
 EDITED = "put it back as it was; if you edited it, begin a run of it: vertizo train {} --out FOLDER"
 STUDIES = ("comparison.json", "worth.json", "tune.json")
 """What other commands leave in folders of theirs."""
@@ -210,20 +207,15 @@ class RunFolder:
             lines = read(self.metrics_file).split(b"\n")[:-1]
         return [self._row(number, line) for number, line in enumerate(lines, 1) if line]
 
-    def _row(self, number: int, line: bytes) -> dict[str, Any]:
-        """One line of the metrics, which has a digest of its own unless an older version wrote."""
+    def _row(self, number: int, line: bytes) -> Any:
+        """One line of the metrics."""
         try:
-            row: dict[str, Any] = json.loads(line)
-            digest = row.pop(DIGEST, None) if isinstance(row, dict) else None
-            is_whole = digest is None or digest == _digest(row)
+            return digests.without_digest(json.loads(line))
         except ValueError:
-            is_whole = False
-        if not is_whole:
             raise RunError(
                 f"{self.metrics_file} is damaged: its line {number} is not what was written; put a "
                 "copy of it back"
-            )
-        return row
+            ) from None
 
     def sync_metrics(self) -> None:
         """Have on the disk what a checkpoint counts on."""
@@ -292,13 +284,7 @@ class RunFolder:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """Of the metrics; as a reader has the row, numbers that are none are null."""
-    written = json.loads(strict_json.text(row))
-    return strict_json.text({**written, DIGEST: _digest(written)}) + "\n"
-
-
-def _digest(row: Mapping[str, Any]) -> str:
-    return sha256(strict_json.text(row).encode()).hexdigest()[:16]
+    return strict_json.text(digests.with_digest(row)) + "\n"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.damage import damage
 from tests.failing_disk import disk_below
 from tests.studies.conftest import settings
 
@@ -21,6 +23,7 @@ from vertizo.run.prediction import Predictor
 from vertizo.studies.comparison import Standing
 from vertizo.studies.tuning.results import Results
 from vertizo.studies.tuning.search import Options, Show, tune
+from vertizo.studies.tuning.study import Journal
 from vertizo.studies.tuning.trial import without_tests
 
 SMALL = ("data.limit=120", "data.parties=2", "batch_size=27", "epochs=4")
@@ -257,3 +260,20 @@ def test_a_search_goes_on_once_the_disk_has_space(tmp_path: Path) -> None:
                 small(folder)
             disk.make_space()
             assert small(folder).records == whole.records, (action, path)
+
+
+def test_a_damaged_line_of_the_journal_is_told(tmp_path: Path) -> None:
+    path, chance = tmp_path / "trials.journal", random.Random(0)
+    logs = [{"op_code": number, "value": number / 7, "name": "ε"} for number in range(6)]
+    Journal(path).append_logs(logs)
+    whole, refused = path.read_bytes(), 0
+    for kind in ("flip", "cut") * 30:
+        path.write_bytes(whole)
+        damage(path, kind, chance)
+        try:
+            found = Journal(path).read_logs(0)
+            assert found == logs[: len(found)]
+            assert kind == "cut" or len(found) >= len(logs) - 2  # a line end joins two
+        except RunError:
+            refused += 1
+    assert refused > 20

@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vertizo.core.errors import ConfigError
+from vertizo.core import digests
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.studies.tuning.space import Space
 from vertizo.studies.tuning.trial import STAGES, Ended, Objective, Outcome, Score, Watch
@@ -66,6 +67,31 @@ def library() -> Any:
     return optuna
 
 
+class Journal:
+    """Optuna's file of a search, in which each line has a digest of itself.
+
+    Raises:
+        RunError: one of them is not what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = library().storages.journal.JournalFileBackend(str(path))
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """As of Optuna's."""
+        self._file.append_logs([digests.with_digest(log) for log in logs])
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        """As of Optuna's."""
+        try:
+            return [digests.without_digest(log) for log in self._file.read_logs(log_number_from)]
+        except ValueError as error:  # also of JSON and of Unicode
+            raise RunError(
+                f"{self._path} is damaged: {error}; put a copy of it back, or name another --out"
+            ) from None
+
+
 @dataclass(frozen=True)
 class Study:
     """The trials of a search, whose file is opened when it is first needed."""
@@ -87,7 +113,7 @@ class Study:
             "halving": lambda: pruners.SuccessiveHalvingPruner(PATIENCE, reduction_factor=2),
             "none": pruners.NopPruner,
         }
-        journal = found.storages.journal.JournalFileBackend(str(self.folder / FILE))
+        journal = Journal(self.folder / FILE)
         return cast(
             "optuna.Study",
             found.create_study(
