@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from vertizo.core import digests
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import files
 from vertizo.models import text
@@ -52,6 +53,7 @@ def encoded(tokens: Tensor, checkpoint: str) -> Tensor:
     Raises:
         ConfigError: the encoder cannot be had, or the tokens are not its own.
         DataError: the cache cannot be used.
+        RunError: the file is damaged.
     """
     if not len(tokens):
         return torch.zeros(0, _make(checkpoint, tokens).width)
@@ -64,6 +66,7 @@ def encoded(tokens: Tensor, checkpoint: str) -> Tensor:
             with FileLock(done.with_suffix(".lock")):
                 if not done.is_file():
                     _compute(tokens, _make(checkpoint, tokens), done)
+        digests.check(done, "remove it, and it is computed anew")
         return torch.from_numpy(np.load(done))
     except OSError as error:
         raise DataError(
@@ -108,7 +111,10 @@ def _compute(tokens: Tensor, encoder: text.Text, done: Path) -> None:
                 vectors[ids] = encoder(batch[:, :longest]).numpy()
             bar.advance(task, len(ids))
     vectors.flush()
-    os.replace(part, done)
+    from filelock import FileLock
+
+    with FileLock(done.parent / ".lock"), digests.replacing(done, digests.sha256_of(part)):
+        os.replace(part, done)
 
 
 def _batches(lengths: NDArray[np.int64], left: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
+from tests.damage import damage
 from tests.network.agent.houses import HOLDER, holder_config, member_config, offer
 from tests.refusals import refused
 from tests.rows import each
@@ -22,7 +24,7 @@ from vertizo.network.agent.job_file import load_job
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent, load_agent
 from vertizo.network.agent.policy import check_label_holder, check_member
 from vertizo.network.agent.preparing import submit
-from vertizo.network.agent.store import Store
+from vertizo.network.agent.store import Standing, Store
 from vertizo.network.options import JoinConfig, ServeConfig, load_serve
 from vertizo.network.scoring import callers
 
@@ -465,3 +467,27 @@ def test_schemas_take_the_files_of_the_tutorial_and_refuse_others() -> None:
 def test_a_jobs_process_gets_no_settings_of_the_agents() -> None:
     own = {"VERTIZO_SET__METHOD__NAME": "split", "VERTIZO_LOG_FORMAT": "json", "VERTIZO_DATA": "/d"}
     assert environment(own) == {"VERTIZO_DATA": "/d"}
+
+
+def test_damage_to_the_file_of_jobs_is_told(done: Store) -> None:
+    def told() -> Any:
+        store = Store(done.folder)
+        store.create()
+        found = store.jobs(), store.open_jobs(), store.unclosed(), store.standings("model")
+        return found, [store.job(name) for name in ("aligned", "model", "lost")]
+
+    done.stand("model", "north", Standing("running", "", 1))
+    (done.folder / "jobs" / "model").mkdir()
+    whole, chance, refused = done.path.read_bytes(), random.Random(5), 0
+    wanted = told()
+    for kind in ("flip",) * 150 + ("cut",) * 20:
+        done.path.write_bytes(whole)
+        damage(done.path, kind, chance)
+        try:
+            assert told() == wanted
+        except RunError:
+            refused += 1
+    assert refused > 20
+    done.path.write_bytes(b"")
+    with pytest.raises(RunError, match="is damaged: it is empty"):
+        Store(done.folder).create()

@@ -19,12 +19,13 @@ from typing import Any
 
 from vertizo.core import system
 from vertizo.core.errors import RunError
-from vertizo.network.agent import messages
+from vertizo.network.agent import messages, row_digests
 from vertizo.network.agent.messages import Offer
+from vertizo.network.agent.row_digests import Table
 from vertizo.network.agent.states import ENDS, State, before, is_over
 from vertizo.run import checkpoint
 
-VERSION = 2
+VERSION = 3
 WAIT_SECONDS = 30.0
 """For another process that is writing."""
 SYNCHRONOUS = "FULL"
@@ -34,6 +35,12 @@ HEARD_SECONDS = 10.0
 SILENT_SECONDS = 3 * HEARD_SECONDS
 TRIES, TRY_SECONDS = 10, 0.1
 """To become the folder's agent."""
+_COLUMNS = (
+    "name, state, line, created, since, port, attempt, ledger, outcome, reason, closed, offer, "
+    "after, waited, deaths, trace"
+)
+_STANDING = "job, member, state, line, attempt"
+_CHECKED = (Table("jobs", ("name",), _COLUMNS), Table("standings", ("job", "member"), _STANDING))
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
 CREATE TABLE jobs (
@@ -52,23 +59,20 @@ CREATE TABLE jobs (
     after TEXT NOT NULL,           -- at the label holder: the job that it comes after; empty: none
     waited REAL NOT NULL,          -- seconds that it was offered while an agent ran, by its clock
     deaths INTEGER NOT NULL,       -- of this party's process on end, without getting on
-    trace TEXT NOT NULL            -- what the process had left at the last of them
+    trace TEXT NOT NULL,           -- what the process had left at the last of them
+    {row_digests.COLUMN}
 );
 CREATE TABLE standings (           -- at the label holder: what each member said last
     job TEXT, member TEXT, state TEXT NOT NULL, line TEXT NOT NULL, attempt INTEGER NOT NULL,
+    {row_digests.COLUMN},
     PRIMARY KEY (job, member)
 ) WITHOUT ROWID;
 CREATE TABLE peers (               -- at the label holder
     member TEXT PRIMARY KEY, heard REAL NOT NULL, words TEXT NOT NULL  -- why it was refused
 ) WITHOUT ROWID;
 CREATE TABLE events (time REAL NOT NULL, job TEXT NOT NULL, words TEXT NOT NULL);
+CREATE TABLE ports (port INTEGER UNIQUE NOT NULL);  -- that jobs had, in the order of last use
 """
-_PORTS = "CREATE TABLE IF NOT EXISTS ports (port INTEGER UNIQUE NOT NULL)"
-"""At the label holder: those that jobs were given, in the order of their last use."""
-_COLUMNS = (
-    "name, state, line, created, since, port, attempt, ledger, outcome, reason, closed, offer, "
-    "after, waited, deaths, trace"
-)
 
 
 @dataclass(frozen=True)
@@ -121,23 +125,21 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "jobs.sqlite"
+        self._is_checked = False
 
     def create(self) -> None:
         """Make the folder and the file, if they are not there; RunError where that cannot be."""
         with checkpoint.writing(self.folder):
             (self.folder / "jobs").mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
+            was_there = self.path.exists()
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         with self._open() as database:
-            found = database.execute("PRAGMA user_version").fetchone()[0]
-            if not found:
-                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            elif found != VERSION:
-                raise RunError(
-                    f"{self.path} is of version {found} and this is version {VERSION}; let all "
-                    "jobs end under the version that began them, then name a new agent.folder"
-                )
-            database.execute(_PORTS)
+            if not database.execute("PRAGMA user_version").fetchone()[0]:
+                if was_there and any((self.folder / "jobs").iterdir()):
+                    raise row_digests.damaged(self.path, "it is empty")
+                triggers = "".join(map(row_digests.triggers, _CHECKED))
+                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {triggers} COMMIT;")
 
     def folder_of(self, job: str) -> Path:
         """Where a job's files are."""
@@ -261,7 +263,8 @@ class Store:
         row = (offer.job, state, "", now, now, 0, 1, ledger, "", "", 0, offered, after, 0.0, 0, "")
         with self._writing() as database:
             try:
-                database.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(row))})", row)
+                places = ", ".join("?" * len(row))
+                database.execute(f"INSERT INTO jobs ({_COLUMNS}) VALUES ({places})", row)
             except sqlite3.IntegrityError:
                 raise RunError(
                     f"there is a job {offer.job!r} already; name another one as job.name"
@@ -330,7 +333,8 @@ class Store:
             return False
         with self._writing() as database:
             row = (job, member, standing.state, standing.line, standing.attempt)
-            database.execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?)", row)
+            wanted = f"INSERT OR REPLACE INTO standings ({_STANDING}) VALUES (?, ?, ?, ?, ?)"
+            database.execute(wanted, row)
             _note(database, job, f"{member}: {standing.state}", standing.line)
         return True
 
@@ -363,9 +367,23 @@ class Store:
         try:
             with closing(sqlite3.connect(self.path, WAIT_SECONDS, isolation_level=None)) as opened:
                 opened.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+                row_digests.register(opened)
+                if not self._is_checked:
+                    self._check(opened)
                 yield opened
         except sqlite3.Error as error:
             raise RunError(f"{self.path} cannot be used: {error}") from None
+
+    def _check(self, database: sqlite3.Connection) -> None:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version not in (0, VERSION):
+            raise RunError(
+                f"{self.path} is of version {version} and this is version {VERSION}; let all jobs "
+                "end under the version that began them, then name a new agent.folder"
+            )
+        if version:
+            row_digests.check(database, _CHECKED, self.path)
+            self._is_checked = True
 
 
 def _job(row: tuple[Any, ...]) -> Job:
