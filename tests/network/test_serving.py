@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from functools import partial
@@ -314,6 +315,24 @@ def test_new_records_before_the_end_or_without_a_column_are_refused(
     told = "lab was refused: lab has 10 new records and the label holder 69, or not the same ones"
     assert notice.startswith(told)
     assert "waiting for it to be started again" in notice
+
+
+def test_a_job_that_is_over_says_so_at_once_and_waits_shortly(
+    tables: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, notices = Clock(monkeypatch), list[str]()
+    config = holder_config(tables, shutil.copytree(trained, tmp_path / "copied"))
+    with FederationService(config, notices.append) as served:
+        assert notices == [
+            "the job is finished; members that missed its end have 10 s to ask",
+        ]
+        served.tick()
+        assert not served.finished.is_set()
+        clock.now += 10.1
+        served.tick()
+        clock.now += 10.1
+        served.tick()
+        assert served.finished.is_set()
 
 
 def test_members_that_are_silent_while_others_predict_are_named(

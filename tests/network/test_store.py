@@ -14,6 +14,7 @@ from tests import deployments as dep
 from tests.network.by_hand import begin
 
 from vertizo.core.errors import RunError
+from vertizo.network import store
 from vertizo.network.serving import FederationService
 from vertizo.network.store import RECORD, Journal, Slot, Store, records, root_of
 
@@ -190,3 +191,23 @@ def test_a_store_makes_its_folder_its_owners(tmp_path: Path) -> None:
     Store(tmp_path).save({"key": b"secret"})
     assert mode(tmp_path / "checkpoints") == 0o700
     assert mode(tmp_path / "checkpoints" / "last.safetensors") == 0o600
+
+
+def test_a_journal_is_about_as_large_as_its_checkpoint_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little work its records are: a checkpoint is due at a size, too."""
+    assert store.SMALL <= 32 * 2**20
+    monkeypatch.setattr(store, "SMALL", 10_000)
+    monkeypatch.setattr(store, "LARGEST", 50_000)
+    for state, most in ((b"", 10_000), (bytes(30_000), 32_000), (bytes(100_000), 50_000)):
+        kept = Store(tmp_path)
+        for _ in range(3):
+            kept.save({"bytes": state})
+            count = 0
+            while not kept.worked(0.0):
+                kept.append(1, bytes(1000))
+                count += 1
+            assert most - 3000 <= count * (RECORD.size + 1000) <= most + 2000, (count, most)
+        kept.close()
+    assert max(one.stat().st_size for one in tmp_path.rglob("journal-*")) <= 52_000

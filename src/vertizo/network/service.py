@@ -13,6 +13,9 @@ from vertizo.network.terms import check_hello
 from vertizo.network.transport import Answer
 from vertizo.network.versions import named
 
+AGAIN_SECONDS = 10.0
+"""For members to ask, where all was over at the start; they try again within a second."""
+
 
 class MemberService:
     """Holds the members' open asks, and when each was last heard.
@@ -83,6 +86,12 @@ class MemberService:
         named = client in self._named
         self._named.discard(client)
         return named
+
+    def _was_over(self) -> None:
+        """Say that the job is finished, and wait shortly for members that missed its end."""
+        self._patience = min(self._patience, AGAIN_SECONDS)
+        which = f"members that missed its end have {self._patience:g} s to ask"
+        self._notice(f"the job is finished; {which}")
 
     def _is_long_silent(self, client: int) -> bool:
         return time.monotonic() - self._heard[client] > self._patience

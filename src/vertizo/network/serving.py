@@ -64,8 +64,10 @@ class FederationService(MemberService):
             self._archive.open()
             self.run = self._archive.run
             self._archive.score()
-            if self.state is not None and self.state.phase == "fitting":
+            if (phase := self.state and self.state.phase) == "fitting":
                 self._told |= self._archive.told
+            elif phase == "done":
+                self._was_over()
         except BaseException:
             self._archive.close()
             raise
@@ -101,8 +103,7 @@ class FederationService(MemberService):
 
     def missing(self) -> list[str]:
         """Members that are waited for before the job can begin."""
-        ready = zip(self.members, self._archive.ready, strict=True)
-        return [member for member, one in ready if one is None]
+        return [m for m, one in zip(self.members, self._archive.ready, strict=True) if one is None]
 
     def stage(self) -> str:
         """The job's stage in a word or two, for a log that nobody watches."""

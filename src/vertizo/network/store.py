@@ -36,8 +36,9 @@ SOONEST = 0.25
 """Seconds of work that are never worth a checkpoint: a restart repeats them as fast."""
 SEARCHED = 2**18
 """Bytes behind a record that is not whole, in which another one shows that it is no torn one."""
-LARGEST = 256 * 2**20
-"""Bytes of a journal that are worth one whatever they took to work on."""
+SMALL, LARGEST = 32 * 2**20, 256 * 2**20
+"""Bytes of a journal that are worth one whatever they took to work on: as many as the last
+checkpoint has, within these limits."""
 
 
 def root_of(folder: Path) -> Stream:
@@ -166,6 +167,7 @@ class Store:
         self._journal: Journal | None = None
         self._segment = 0
         self._work = self._cost = 0.0
+        self._full = SMALL
 
     @property
     def exists(self) -> bool:
@@ -197,9 +199,11 @@ class Store:
             self._folder.chmod(0o700)  # it may have been there
             journal = Journal(self._journal_of(following), following, sync=self.sync)
             checkpoint.save(self._checkpoint, {"segment": following, "state": state})
+            size = self._checkpoint.stat().st_size
         self.close()
         self._journal, self._segment = journal, following
         self._work, self._cost = 0.0, time.perf_counter() - started
+        self._full = min(LARGEST, max(SMALL, size))
 
     def append(self, kind: int, body: bytes) -> None:
         """Write down what the party is about to be told; RunError if it cannot be written."""
@@ -214,7 +218,7 @@ class Store:
     def worked(self, seconds: float) -> bool:
         """Count work that a restart would repeat; whether a checkpoint is worth its time by now."""
         self._work += seconds
-        full = self._journal is not None and self._journal.size > LARGEST
+        full = self._journal is not None and self._journal.size > self._full
         return full or self._work > max(SOONEST, self._cost / checkpoint.SHARE)
 
     def close(self) -> None:
