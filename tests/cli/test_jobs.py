@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
+from tests.cli.test_help import imported
 from tests.network.agent.houses import offer
 
 from vertizo.network.agent.store import Standing, Store
@@ -86,7 +87,10 @@ def test_a_job_says_what_it_waits_for_as_long_as_it_does(
     assert "after" not in vertizo("jobs", "--agent", "bank.yaml").out
 
 
-def test_what_cannot_be_done_is_one_line(refuses: Refuses, stores: dict[str, Store]) -> None:
+def test_what_cannot_be_done_is_one_line(
+    refuses: Refuses, stores: dict[str, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vertizo.cli.jobs.AGENT_SECONDS", 0.0)  # to wait for an agent
     stores["bank"].add(offer("two"), "submitted")
     stores["bank"].move("two", "cancelled")
     (Path("job.yaml")).write_text("job: {kind: align, members: [north], table: people}")
@@ -114,3 +118,35 @@ def test_a_folder_has_one_agent(vertizo: Vertizo, stores: dict[str, Store], here
         said = vertizo("agent", "north.yaml")
     assert said.code == 2
     assert "is in use by another agent" in said.line
+
+
+def test_a_submission_waits_for_an_agent_that_is_being_started(
+    vertizo: Vertizo, stores: dict[str, Store], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "ids.yaml").write_text("job: {kind: align, members: [north, east], table: people}")
+    looks = iter([False, False, True])
+    monkeypatch.setattr(Store, "is_in_use", property(lambda store: next(looks, True)))
+    said = vertizo("submit", "ids.yaml", "--agent", "bank.yaml")
+    assert said.code == 0, said.err
+    assert said.out.startswith("align-1: align on people with north, east")
+    assert said.err.count("no agent runs on") == 1
+    assert stores["bank"].job("align-1") is not None
+
+
+@pytest.mark.full
+def test_commands_about_jobs_import_no_pytorch(stores: dict[str, Store], here: Path) -> None:
+    (here / "ids.yaml").write_text("job: {kind: align, members: [north, east], table: people}")
+    with stores["bank"].alone():
+        for words in (
+            "jobs --agent bank.yaml",
+            "jobs one --agent north.yaml",
+            "approve one --agent north.yaml",
+            "refuse one --agent north.yaml",
+            "submit ids.yaml --agent bank.yaml",
+            "cancel align-1 --agent bank.yaml",
+        ):
+            found = imported(*words.split())
+            assert not found & {"torch", "sklearn", "scipy", "polars"}, words
+    job = stores["bank"].job("align-1")
+    assert job is not None
+    assert job.state == "cancelled"

@@ -19,7 +19,8 @@ from vertizo.core.randomness import Stream
 from vertizo.data import party_table
 from vertizo.data.choosing import AT_RANDOM, ChosenRows, Criterion, choose, set_apart
 from vertizo.data.options import DataConfig
-from vertizo.data.party_table import Choice, OwnTable
+from vertizo.data.own_table import OwnTable
+from vertizo.data.party_table import Choice
 from vertizo.data.prepare import prepare
 from vertizo.run.coverage import STRATIFIED
 from vertizo.run.experiment import Experiment

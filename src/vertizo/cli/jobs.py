@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,8 @@ AgentFile = Annotated[
 ]
 JobName = Annotated[str, argument("Name of the job.", "JOB")]
 DEFAULT = Path("agent.yaml")
+AGENT_SECONDS = 15.0
+"""That a submission waits for an agent that is being started."""
 
 
 def submit(
@@ -34,8 +37,7 @@ def submit(
 ) -> None:
     """Submit a job, as the label holder, to this party's agent."""
     config, store = _opened(agent, "label holder")
-    if not store.is_in_use:
-        raise RunError(f"no agent runs on {store.folder}; start it with `vertizo agent {agent}`")
+    _await_agent(store, agent)
     from vertizo.network.agent.preparing import submit as submitted
 
     offer = submitted(job, config, store, settings or [])
@@ -44,6 +46,21 @@ def submit(
     earlier = _earlier(store, _known(store, offer.job))
     what = f"{offer.kind} on {offer.table} with {', '.join(offer.members)}"
     print(f"{offer.job}: {what}{covered}{', ' if earlier else ''}{earlier}")
+
+
+def _await_agent(store: Store, agent: Path) -> None:
+    """Return once an agent runs, which takes seconds to start; RunError where none comes."""
+    deadline, said = time.monotonic() + AGENT_SECONDS, False
+    while not store.is_in_use:
+        if time.monotonic() >= deadline:
+            raise RunError(
+                f"no agent runs on {store.folder}; start it with `vertizo agent {agent}`"
+            )
+        if not said:
+            said = True
+            waits = f"waiting for {AGENT_SECONDS:g} s at most"
+            say(f"no agent runs on {store.folder} yet; {waits}", Console(stderr=True))
+        time.sleep(0.1)
 
 
 def jobs(

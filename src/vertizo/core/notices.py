@@ -47,3 +47,8 @@ class Throttle:
         if count == self._most:
             line += " (more like it are left out for a minute)"
         return line
+
+
+def one_line(text: str) -> str:
+    """Words of another party, safe to show: one line of printable characters, not too long."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)[:900]

@@ -14,7 +14,7 @@ from vertizo.config.error_lines import override, read_yaml, refusal
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
-from vertizo.data.party_table import OwnTable
+from vertizo.data.own_table import OwnTable
 from vertizo.network.job_id import JobId
 from vertizo.privacy.options import ON_LABELS
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
-from vertizo.data.choosing import ChosenRows
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
 from vertizo.network.frames import Hello, Terms
@@ -24,6 +23,9 @@ from vertizo.network.options import JoinConfig
 from vertizo.network.versions import PROTOCOL, unlike
 from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
+
+if TYPE_CHECKING:
+    from vertizo.data.choosing import ChosenRows
 
 LARGEST_DIM = 2**16
 """Numbers of an embedding."""
@@ -120,6 +122,8 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
 
 def chosen_rows(terms: Terms) -> ChosenRows | None:
     """Which records train, validate and test, where accepted terms say so."""
+    from vertizo.data.choosing import ChosenRows
+
     text = json.loads(terms.settings).get("rows")
     return ChosenRows(text) if isinstance(text, str) else None
 

@@ -18,18 +18,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
 
 from vertizo.core import kernels
 from vertizo.core import version as release
+from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload, WirePurpose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Order = Callable[[int | None, int], Tensor]
+    """From a client (None in an announcement, which does not name it) and the number of a batch to
+    the batch's record IDs, where both sides know them."""
 
 VERSION = 1
 HEADER = struct.Struct("<2sBBI")
@@ -39,9 +45,6 @@ MAX_BODY = 256 * 2**20
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-Order = Callable[[int | None, int], Tensor]
-"""From a client (None in an announcement, which does not name it) and the number of a batch to the
-batch's record IDs, where both sides know them."""
 
 
 class _Struct(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import torch
-from torch import Tensor
 
 from vertizo.core import digests, system
+from vertizo.core.deferred import torch
 from vertizo.core.errors import RunError, UserError
 from vertizo.core.version import VERSION
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ADVICE = "continue with the version that wrote it, or begin anew in another folder"
 FORMAT = "vertizo-1"
@@ -28,16 +30,16 @@ FORMAT = "vertizo-1"
 WRITER = "vertizo"
 """Key of the metadata that names the version that wrote the file."""
 NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+    "torch.float64": "F64",
+    "torch.float32": "F32",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.int64": "I64",
+    "torch.int32": "I32",
+    "torch.int16": "I16",
+    "torch.int8": "I8",
+    "torch.uint8": "U8",
+    "torch.bool": "BOOL",
 }
 """What the format calls them."""
 Part = bytes | memoryview
@@ -67,7 +69,7 @@ def _write(write: Write, tensors: dict[str, Tensor], metadata: dict[str, str]) -
     for key, tensor in largest_first:
         start, end = end, end + tensor.numel() * tensor.dtype.itemsize
         header[key] = {
-            "dtype": NAMES[tensor.dtype],
+            "dtype": NAMES[str(tensor.dtype)],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -220,7 +222,7 @@ def _whole(path: Path, mode: int, *, listed: bool = False) -> Iterator[Write]:
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     key = str(len(tensors))
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         tensors[key] = value.detach()
         return {"$tensor": key}
     if isinstance(value, bytes):

@@ -15,8 +15,8 @@ from pathlib import Path
 from vertizo.config.environment import PREFIX
 from vertizo.core import system
 from vertizo.core.errors import RunError
+from vertizo.core.notices import one_line
 from vertizo.network.agent.launch import TAKEN
-from vertizo.network.alignment.messages import one_line
 from vertizo.network.scoring import LOOKED_UP
 from vertizo.network.store import RECORD
 from vertizo.run import checkpoint

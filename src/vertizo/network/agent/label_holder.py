@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, RLock
 
 from vertizo.core.errors import ConfigError, MalformedError, WireError
+from vertizo.core.notices import one_line
 from vertizo.network import frames
 from vertizo.network.agent import messages, processes
 from vertizo.network.agent.agent import LASTING, TOGETHER, Agent
@@ -21,7 +22,6 @@ from vertizo.network.agent.messages import Order, Orders, Rejection, Report
 from vertizo.network.agent.options import LabelHolderAgent
 from vertizo.network.agent.states import State, is_over
 from vertizo.network.agent.store import HEARD_SECONDS, Job, Standing, Store
-from vertizo.network.alignment.messages import one_line
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer
 from vertizo.network.rotation import Rotation

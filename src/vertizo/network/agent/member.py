@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event, RLock
 
 from vertizo.core.errors import MalformedError, RefusedError, RunError, VertizoError, WireError
+from vertizo.core.notices import one_line
 from vertizo.network import frames
 from vertizo.network.agent import messages, processes
 from vertizo.network.agent.agent import Agent
@@ -17,7 +18,6 @@ from vertizo.network.agent.options import MemberAgent
 from vertizo.network.agent.policy import check_member
 from vertizo.network.agent.states import State, is_over
 from vertizo.network.agent.store import Job, Store
-from vertizo.network.alignment.messages import one_line
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.rotation import Rotation

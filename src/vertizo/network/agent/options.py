@@ -14,7 +14,7 @@ from vertizo.config.error_lines import explain, read_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.options import DataConfig
-from vertizo.data.party_table import OwnTable
+from vertizo.data.own_table import OwnTable
 from vertizo.network.options import Address, Name, beside
 
 Kind = Literal["align", "train", "predict", "score"]

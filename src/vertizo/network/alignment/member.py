@@ -10,10 +10,11 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 
 from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
+from vertizo.core.notices import one_line
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
-from vertizo.network.alignment.messages import one_line, pieces, size_of
+from vertizo.network.alignment.messages import pieces, size_of
 from vertizo.network.transport import Channel
 
 Method = Literal["private", "hashed"]

@@ -155,11 +155,6 @@ def _decode(decoder: msgspec.msgpack.Decoder[_Decoded], frame: bytes) -> _Decode
         raise MalformedError(f"no message of an alignment: {error}") from None
 
 
-def one_line(text: str) -> str:
-    """Words of another party, safe to show: one line of printable characters, not too long."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)[:900]
-
-
 def pieces(count: int) -> int:
     """How many pieces that many keys are sent in."""
     return -(-count // PIECE)

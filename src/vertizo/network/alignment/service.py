@@ -22,11 +22,12 @@ from vertizo.core.errors import (
     VertizoError,
     WireError,
 )
+from vertizo.core.notices import one_line
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, Curve, cut, salted_hashes
 from vertizo.network.alignment.member import Alignment, Method, check_keys, check_method
-from vertizo.network.alignment.messages import MemberSet, one_line, pieces
+from vertizo.network.alignment.messages import MemberSet, pieces
 from vertizo.network.transport import Answer
 
 CRASHED = messages.encode(messages.Failed("the label holder's program failed"))
