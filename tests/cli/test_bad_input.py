@@ -320,9 +320,9 @@ class TestNotes:
         own = {"id": "customer"}
         assert self.notes(table(), here, **own) == ()
         for lines, more, words in (
-            (table(), {}, "column 'customer' has another value in nearly every row"),
+            (table(), {}, "column 'customer' has values that only name rows"),
             (table(), {}, "data.id"),
-            ("\n".join(numbered) + "\n", own, "column 'age' has another value"),
+            ("\n".join(numbered) + "\n", own, "column 'age' has values that only name rows"),
             (
                 table(column("job", lambda _: "cook")),
                 own,

@@ -35,6 +35,7 @@ from vertizo.data.choosing import (
 from vertizo.data.labels import labels_of
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
+from vertizo.data.tabular.column_checks import notes
 from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.dates import moments
@@ -103,6 +104,8 @@ class Held:
     """Of the keys in their order; empty where there are none."""
     preparation: Preprocessing | None = None
     """How new records become features; None for what is no table."""
+    notes: tuple[str, ...] = ()
+    """What is allowed and probably not meant, a line each, for this party's own people."""
 
 
 def check(options: OwnTable) -> None:
@@ -126,11 +129,11 @@ def features(options: OwnTable, choice: Choice, federation: str) -> Held:
     columns = [c for c in options.columns or train.frame.columns if c not in left_out]
     if not columns:
         raise DataError(f"{train.name} has no column but {options.id!r} and what data.drop names")
-    _, own, prepare = _features("own", sources, columns, options, choice)
+    _, own, prepare, said = _features("own", sources, columns, options, choice)
     made = fingerprint(federation, keys)
     assert own is not None, "there are columns"
     assert prepare is not None, "and they are prepared"
-    return Held(own.values, own.cardinalities, prepare.fitted, made, prepare)
+    return Held(own.values, own.cardinalities, prepare.fitted, made, prepare, said)
 
 
 def labels(
@@ -159,7 +162,7 @@ def labels(
     by = criterion_of(options, options.path.stem, raw_task, raw[0], moments(train, options.time))
     left_out = {options.id, *chain(*named.values()), *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]
-    rows, own, prepare = _features(holder, sources, columns, options, choice, by)
+    rows, own, prepare, said = _features(holder, sources, columns, options, choice, by)
     chosen, first = rows["train"].tolist(), keys[1 : 1 + train.frame.height]
     by_purpose = _chosen(raw, rows)
     learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options, names)
@@ -187,7 +190,8 @@ def labels(
         ),
         weights=None if weights is None else weights[chosen],
         persons=None if people is None else people[chosen],
-        notes=tuple(
+        notes=said
+        + tuple(
             line
             for column in dict.fromkeys(filter(None, (options.id, options.person)))
             for line in remarks(train.frame, column, train.name)
@@ -254,15 +258,20 @@ def _features(
     options: OwnTable | DataConfig,
     choice: Choice,
     by: Criterion = AT_RANDOM,
-) -> tuple[dict[Purpose, Tensor], Holding | None, Preprocessing | None]:
-    """The rows by purpose, and what they are in those columns; None where there are no columns."""
+) -> tuple[dict[Purpose, Tensor], Holding | None, Preprocessing | None, tuple[str, ...]]:
+    """The rows by purpose, what they are in those columns, and notes on these.
+
+    None where there are no columns.
+    """
     ranges, categories = options.ranges, options.categories
-    raw, levels = matrices(sources, columns, {*options.categorical, *categories}, ranges)
+    named = {*options.categorical, *categories}
+    raw, levels = matrices(sources, columns, named, ranges)
+    said = tuple(notes(sources[0], columns, levels, named=named))
     check_public(sources[0].name, columns, levels, ranges, categories)
     rows = choice.rows(len(raw[0]), len(raw[1]) if len(raw) > 1 else None, by)
     if not columns:
-        return rows, None, None
-    return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories)
+        return rows, None, None, said
+    return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories), said
 
 
 def _of_first(rows: Mapping[Purpose, Tensor], sources: Sequence[Source]) -> dict[Purpose, Tensor]:

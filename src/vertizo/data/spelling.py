@@ -21,16 +21,23 @@ def whole(texts: pl.Series) -> pl.Series:
     return numbers.str.replace(r"^-0(?:\.0+)?$", "0")
 
 
-MINUS = "^[\u2010-\u2015\u2212]"
+MINUS = "^[-\u2010-\u2015\u2212] ?"
 """Signs that people and programs write for a minus: hyphens, dashes, and the minus itself."""
+GROUPED = r"^[+-]?[1-9]\d{0,2}(?:[ '\u2019]\d{3})+(?:\.\d+)?$"
+"""Thousands with a space of any kind or an apostrophe between, which stand for nothing else."""
 
 
 def decimal(texts: pl.Series) -> pl.Series:
-    """As floating-point numbers, null where they are none; of any width, and with any minus."""
+    """As floating-point numbers, null where they are none; of any width, and with any minus.
+
+    Thousands may have a space or an apostrophe between: ``1 234.5``, ``1'234.5``.
+    """
     import polars as pl
 
     plain = texts.str.normalize("NFKC").str.strip_chars().str.replace(MINUS, "-")
-    return plain.cast(pl.Float64, strict=False)
+    grouped = plain.str.contains(GROUPED).fill_null(False)
+    joined = plain.str.replace_all("[ '\u2019]", "")
+    return joined.zip_with(grouped, plain).cast(pl.Float64, strict=False)
 
 
 def spelt(texts: pl.Series) -> pl.Series:

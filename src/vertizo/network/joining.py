@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -135,7 +136,7 @@ class Member:
         self._uses = torch.zeros(records, dtype=torch.int32)
         public = Stream.from_seed(terms.choice)
         noised, digest = told(terms)
-        self.made = make_client(
+        made = make_client(
             self.settings,
             terms.index,
             table.values,
@@ -148,6 +149,7 @@ class Member:
             noised=noised,
             digest=digest,
         )
+        self.made = replace(made, notes=(*table.notes, *made.notes))
         sources = self._config.data.path, self._config.data.test_path
         self._folder.create(terms, self.settings, table.preparation, sources)
         if (loaded := self._store.load()) is not None:

@@ -57,7 +57,7 @@ class MadeClient:
     mixes_records: bool
     """Whether its model computes a record's embedding from other records as well."""
     notes: tuple[str, ...]
-    """What people should know of its model."""
+    """What people should know of its model and its columns."""
 
 
 def make_client(

@@ -247,7 +247,7 @@ class TestTask:
         lines = [f"{i},{i},{i}.5" for i in range(30)]
         for last, words in (
             ("1,2,tall", "'tall' in line 32, where 30 of 31 values are numbers"),
-            ("1,2,1 234.5", "write numbers with a decimal point"),
+            ("1,2,$1234.5", "write numbers with a decimal point"),
             (None, "holds dates, such as '2020-01-01'"),
         ):
             days = [f"1,{i},2020-01-{i:02}" for i in range(1, 29)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,8 +25,28 @@ FEWEST = 20
 """Rows from which on a column of nothing but different texts is an identifier."""
 SHOWN = 5
 """So many rows are listed."""
-ORNATE = r"^[$€£¥]? ?[+-]?\d{1,3}(?:[ ,.'\u00a0\u202f]?\d{3})*(?:[.,]\d+)? ?[%$€£¥]?$"
-"""A number that a person can read: ``1.234,50``, ``1,234.50 €``, ``12 %``."""
+FROM_PANDAS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+")
+"""Columns that pandas makes of an index that was written with the table."""
+ROW_NAMES = re.compile(
+    r"(?:id|ids|index|idx|key|nr|no|number|num|row|record|line|pk|rn|seq|serial|uid)"
+    r"|(?:row|record|line|case|serial|obs|seq)[ _.-]*(?:id|index|idx|key|nr|no|number|num)\.?"
+    r"|.*[ _.-](?:id|uid|pk|key)|(?:id|uid|pk)[ _.-].*|#|\u2116"
+)
+"""Names, in lower case, of columns that say which record a row is."""
+NAMED = 0.1
+"""So many of the values of a column of such a name are different where it names rows."""
+UNLIKELY = 7.0
+"""Pairs of equal numbers that are expected by chance where none is there: one time in 1,000."""
+LONG = 1e7
+"""Whole numbers from here on, of as many digits each, are accounts and telephones."""
+_READABLE = r"(?:\d+|\d{1,3}(?:[ ,.'\u2019_]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})(?:[.,]\d+)?"
+ORNATE = rf"^['(\p{{Sc}} +-]{{0,5}}{_READABLE}[-\p{{Sc}}%\u2030) ]{{0,5}}$"
+"""A number that a person can read, in form NFKC: ``1.234,50``, ``-$5``, ``12 %``, ``(5)``."""
+WITH_UNIT = (
+    rf"^(?P<before>(?:[\p{{L}}.]{{0,5}}[\p{{Sc}}. ] ?)?)[+-]?{_READABLE}"
+    r"(?P<after>(?: ?[^\d\s.,][^\d]{0,15}[23]?)?)$"
+)
+"""The same with words of a currency or unit beside it: ``CHF 5``, ``5.50 EUR``, ``7 km``."""
 DATE = (
     r"^(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))"
     r"(?:[T ]\d{1,2}:\d{2}.*)?$"
@@ -70,7 +91,8 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
     values = source.frame[column].cast(pl.String)
     present = values.is_not_null()
     no_number = present & decimal(values).is_null()
-    ornate = no_number & values.str.contains(ORNATE).fill_null(False)
+    readable = values.str.normalize("NFKC").str.strip_chars().str.contains(ORNATE)
+    ornate = no_number & readable.fill_null(False)
     wrong = np.flatnonzero(no_number.to_numpy()).tolist()
     total = int(present.sum())
     plain = total - len(wrong)
@@ -120,13 +142,21 @@ def _is_dates(values: pl.Series) -> bool:
 
 
 def notes(
-    source: Source, columns: Sequence[str], categories: Collection[str], id_: str | None = None
+    source: Source,
+    columns: Sequence[str],
+    categories: Collection[str],
+    id_: str | None = None,
+    named: Container[str] = (),
 ) -> list[str]:
     """What is allowed and probably not meant in a training table's features, a line each.
 
-    ``categories`` are those of the columns that hold some, ``id_`` says which record a row is.
+    ``categories`` are those of the columns that hold some, of which somebody ``named`` some;
+    ``id_`` says which record a row is.
     """
     said = [] if id_ is None else _repeated(source, id_)
+    unnamed = [column for column in columns if column in categories and column not in named]
+    numbers = {c: line for c in unnamed if (line := _nearly_numbers(source, c)) is not None}
+    said += numbers.values()
     height = source.frame.height
     if height < FEWEST:
         return said
@@ -135,15 +165,16 @@ def notes(
     identifiers = [
         column
         for column in columns
-        if different[column] >= NEARLY * height
-        and (column in categories or _counts_up(source.frame[column]))
+        if (different[column] >= NEARLY * height and column in categories and column not in numbers)
+        or (column not in categories and _names_rows(column, source.frame[column]))
     ]
     for unlikely, words in (
         (constant, "the same value in every row, which tells nothing; leave it out"),
         (
             identifiers,
-            "another value in nearly every row, as identifiers have, which tells nothing of new "
-            "records; name it in data.id, or leave it out",
+            "values that only name rows, as row numbers and identifiers do: they tell nothing of "
+            "new records, and give the label away where rows were sorted by it; name it in "
+            f"data.id, or {FEATURE.without}",
         ),
     ):
         if unlikely:
@@ -168,6 +199,32 @@ def unknown(source: Source, known: Mapping[str, Collection[str]]) -> list[str]:
     return said
 
 
+def _nearly_numbers(source: Source, column: str) -> str | None:
+    """A line on a column of categories most of which are numbers, or all numbers with a unit."""
+    import polars as pl
+
+    values = source.frame[column].cast(pl.String)
+    if values.n_unique() <= FEW:
+        return None
+    plain = decimal(values).is_not_null()
+    around = values.str.normalize("NFKC").str.strip_chars().str.extract_groups(WITH_UNIT)
+    units = around.struct.unnest().select(pl.all().str.strip_chars()).filter(~plain)
+    unit = units.drop_nulls().group_by(pl.all()).len()["len"].max() or 0
+    total, numbers = int(values.is_not_null().sum()), int(plain.sum())
+    if isinstance(unit, int) and numbers + unit >= NEARLY * total:
+        whole = ""
+    elif 2 * numbers >= total:
+        whole = f", where {numbers:,} of {total:,} values are numbers"
+    else:
+        return None
+    first = int((values.is_not_null() & ~plain).arg_max() or 0)
+    return (
+        f"{source.name}: column {column!r} holds {values[first]!r} in {source.place(first)}{whole}"
+        ", and is taken for categories; if these are numbers, write them with a decimal point and "
+        "nothing else, as 1234.5, and leave empty what is not known"
+    )
+
+
 def _listed(columns: Sequence[str]) -> str:
     names = ", ".join(map(repr, columns[:SHOWN]))
     if len(columns) > SHOWN:
@@ -175,12 +232,28 @@ def _listed(columns: Sequence[str]) -> str:
     return f"column {names} has" if len(columns) == 1 else f"columns {names} have"
 
 
-def _counts_up(values: pl.Series) -> bool:
-    """Whether numbers rise by one from row to row."""
+def _names_rows(column: str, values: pl.Series) -> bool:
+    """Whether whole numbers look chosen to name rows, in whatever order.
+
+    By their name, unless they repeat much; because so many of so few whole numbers are hardly all
+    different by chance (as birthdays are not); or as long numbers of as many digits each.
+    """
     import polars as pl
 
-    steps = values.cast(pl.Float64, strict=False).diff().drop_nulls()
-    return len(steps) == len(values) - 1 and bool((steps == 1).all())
+    texts = values.dtype == pl.String
+    present = (decimal(values) if texts else values.cast(pl.Float64, strict=False)).drop_nulls()
+    count, different = len(present), present.n_unique()
+    if 2 * count < len(values) or bool((present != present.floor()).any()):
+        return False
+    if FROM_PANDAS.fullmatch(column):
+        return True
+    if ROW_NAMES.fullmatch(column.strip().casefold()) and different >= NAMED * count:
+        return True
+    least, most = float(present.min()), float(present.max())  # type: ignore[arg-type]
+    if different < count:
+        return False
+    alike = least >= LONG and len(f"{least:.0f}") == len(f"{most:.0f}")
+    return alike or count**2 >= 2 * UNLIKELY * (most - least + 1)
 
 
 def _repeated(source: Source, column: str) -> list[str]:

@@ -146,7 +146,7 @@ def pool(
     sources = [train] if test is None else [train, test]
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
     features, levels = matrices(sources, columns, forced, options.ranges)
-    remarks = notes(train, columns, levels, options.id)
+    remarks = notes(train, columns, levels, options.id, forced)
     for column in dict.fromkeys(filter(None, (options.id, options.person))):
         remarks += identifier_remarks(train.frame, column, train.name)
     if test is not None:
