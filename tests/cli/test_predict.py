@@ -48,6 +48,22 @@ def test_a_file_of_predictions(run: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert not list(Path().glob("*.partial"))
 
 
+def test_identifiers_come_back_letter_for_letter(run: Path) -> None:
+    """As the file has them, though they would be missing values or numbers as features."""
+    names = ["NA", "null", "?", " 8 ", "007", "", "1.0", "é"]
+    rows = [f"{name};3.5;round;no" for name in names]
+    Path("new.csv").write_text("\n".join(["name;size;shape;y", *rows, ""]))
+    predict_offline(run, Path("new.csv"), Path("out.csv"), id_column="name")
+    written = Path("out.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[0] for line in written] == names
+    new = pl.read_csv("new.csv", separator=";")
+    new = new.with_columns(took=pl.duration(seconds=pl.int_range(len(names))))
+    new.write_parquet("new.parquet")
+    predict_offline(run, Path("new.parquet"), Path("out.csv"), id_column="took", delimiter=None)
+    written = Path("out.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[0] for line in written] == [f"{each}.0" for each in range(8)]
+
+
 def test_standard_output_is_for_other_programs(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.refusals import refused
+from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.names import Encoding
@@ -152,3 +154,55 @@ def test_outputs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
             TableToAlign(own, "id", path, overwrite=overwrite).check_output()
     TableToAlign(own, "id", tmp_path / "out.parquet").check_output()
     TableToAlign(own, "id", other, overwrite=True).check_output()
+
+
+@each("value, column", [("Łódź", "city"), ("12 €", "city"), ("上海", "city"), ("x", "Größe ≥")])
+def test_what_an_encoding_cannot_write_is_found_before_anybody_is_asked(
+    value: str, column: str, tmp_path: Path
+) -> None:
+    """Though no other party may have that record."""
+    frame = pl.DataFrame({"id": ["1", "2", "3"], column: ["a", value, None]})
+    frame.write_parquet(tmp_path / "own.parquet")
+    form = CsvFormat(",", "cp1252")
+    to = TableToAlign(tmp_path / "own.parquet", "id", tmp_path / "out.csv", form)
+    if value == "12 €":
+        to.write(*to.read())
+        assert to.output.read_bytes().endswith(b"2,12 \x80\n3,\n")
+        return
+    with pytest.raises(
+        DataError, match=r"CP1252 cannot write; end .*or set data.encoding"
+    ) as found:
+        to.read()
+    assert repr(column if value == "x" else value) in str(found.value)
+    assert ("row 2" if value != "x" else "its name") in str(found.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["own.parquet"]
+    replace(to, output=tmp_path / "out.parquet").write(*to_keys(frame))
+
+
+def to_keys(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    return frame, keys_of(frame, "id")
+
+
+def test_what_no_csv_file_holds_is_found_before_anybody_is_asked(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": [1, 2], "x": [[1], [2]], "took": [timedelta(seconds=90)] * 2})
+    frame.write_parquet(tmp_path / "own.parquet")
+    to = TableToAlign(tmp_path / "own.parquet", "id", tmp_path / "out.csv")
+    with pytest.raises(DataError, match=r"out\.csv cannot be written"):
+        to.read()
+    frame.drop("x").write_parquet(tmp_path / "own.parquet")
+    to.write(*to.read())
+    assert to.output.read_text() == "id,took\n1,90.0\n2,90.0\n"
+
+
+def test_values_are_written_letter_for_letter(tmp_path: Path) -> None:
+    text = 'id,x,"a ""b"""\n" 8 ",NA, ?\n9,null,"x, y"\n'
+    (tmp_path / "own.csv").write_text(text)
+    to = TableToAlign(tmp_path / "own.csv", "id", tmp_path / "out.csv")
+    frame, keys = to.read()
+    assert keys == ["8", "9"]
+    to.write(frame, keys)
+    assert frames.read(to.output).equals(frames.read(to.path))
+    assert frames.read_as_written(to.output)[1].rows() == [
+        (" 8 ", "NA", " ?"),
+        ("9", "null", "x, y"),
+    ]

@@ -142,8 +142,10 @@ def predict_offline(
     else:
         own = predictor.config.data
         form = CsvFormat(separator or own.delimiter, encoding or own.encoding)
-        frame, place = frames.read(data, form), frames.place_in(data, form)
-        found = predictor.predict(frame, id_column=id_column, name=str(data), place=place)
+        (frame, written), place = frames.read_as_written(data, form), frames.place_in(data, form)
+        found = predictor.predict(
+            frame, id_column=id_column, name=str(data), place=place, written=written
+        )
     count = found.frame.height
     lines = [f"predictions: {counted(count, 'record')}"]
     if out is None:
@@ -188,7 +190,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, hea
                 raise Interrupted("stopped; nothing was written")
             if show is not None:
                 show()
-    keys = records.frame[column]
+    keys = records.written[column]
     frame = frame_of(service.task, service.class_names, service.logits(), keys)
     write_file(frame, out)
     said = f"{frame.height:,} predictions written to {out}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.spelling import whole
+from vertizo.data.spelling import in_seconds, whole
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import rows_in_words
 from vertizo.data.tabular.columns import unlike
@@ -153,7 +153,7 @@ def _content(values: pl.Series) -> list[str]:
 
     if values.dtype.is_nested() or values.dtype in (pl.Binary, pl.Object):
         return [repr(value) for value in values]
-    texts = values.cast(pl.String).str.strip_chars()
+    texts = in_seconds(values).cast(pl.String).str.strip_chars()
     numbers = texts.cast(pl.Float64, strict=False).cast(pl.String)
     found = numbers.fill_null(texts).fill_null("").to_list()
     return [unicodedata.normalize("NFC", each) for each in found]
@@ -269,10 +269,16 @@ class TableToAlign:
             )
 
     def read(self) -> tuple[pl.DataFrame, list[str]]:
-        """The table, and its keys in the order of its rows; DataError also as of `keys_of`."""
-        frame = frames.read(self.path, self.form)
+        """The table as it is written, and its keys in the order of its rows.
+
+        Raises:
+            DataError: also as of `keys_of`, or a value that ``output`` cannot hold.
+        """
+        frame, written = frames.read_as_written(self.path, self.form)
         place = frames.place_in(self.path, self.form)
-        return frame, keys_of(frame, self.column, str(self.path), place)
+        keys = keys_of(frame, self.column, str(self.path), place)
+        self._put(written, place).unlink(missing_ok=True)
+        return written, keys
 
     def write(self, frame: pl.DataFrame, keys: Iterable[str]) -> None:
         """Write the rows with those keys, in canonical order: the whole file, or none.
@@ -281,25 +287,57 @@ class TableToAlign:
             ConfigError: the output has appeared in the meantime.
             DataError: the frame lacks a key, or the file cannot be written.
         """
+        temporary = self._put(align_table(frame, self.column, keys, str(self.path)))
+        try:
+            self._check_free()
+            os.replace(temporary, self.output)
+        except OSError as error:
+            raise DataError(f"{self.output} cannot be written: {error}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _put(self, rows: pl.DataFrame, place: Place = row) -> Path:
+        """Write rows to a new file beside the output; DataError where that cannot be."""
         import polars as pl
 
-        rows = align_table(frame, self.column, keys, str(self.path))
-        path = self.output
+        path, form = self.output, self.form
         temporary = path.with_name(f".{path.name}.{uuid4().hex}.partial")
         try:
             with temporary.open("xb") as file:
                 if path.suffix == ".parquet":
                     rows.write_parquet(file)
-                elif self.form.encoding == "utf-8":
-                    rows.write_csv(file, separator=self.form.delimiter)
                 else:
-                    text = rows.write_csv(separator=self.form.delimiter)
-                    file.write(text.encode(self.form.encoding))
+                    rows = rows.select(map(in_seconds, rows))
+                    if form.encoding == "utf-8":
+                        rows.write_csv(file, separator=form.delimiter)
+                    else:
+                        text = rows.write_csv(separator=form.delimiter)
+                        file.write(text.encode(form.encoding))
                 file.flush()
                 os.fsync(file.fileno())
-            self._check_free()
-            os.replace(temporary, path)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise DataError(f"{path} cannot be written: {error}") from None
-        finally:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, UnicodeEncodeError):
+                raise DataError(self._not_encoded(rows, place)) from None
+            if isinstance(error, (OSError, pl.exceptions.PolarsError)):
+                raise DataError(f"{path} cannot be written: {frames.first_line(error)}") from None
+            raise
+        return temporary
+
+    def _not_encoded(self, rows: pl.DataFrame, place: Place) -> str:
+        """Which value, or name of a column, the encoding cannot write, and what to do."""
+        import polars as pl
+
+        encoding = self.form.encoding
+        wrong = next(
+            (column, index, text)
+            for column in rows.columns
+            for index, text in enumerate([column, *rows[column].cast(pl.String)], -1)
+            if text is not None and text.encode(encoding, "ignore").decode(encoding) != text
+        )
+        column, index, text = wrong
+        where = "its name" if index < 0 else place(index)
+        return (
+            f"{self.path}: column {column!r} has {text!r} in {where}, which {encoding.upper()} "
+            f"cannot write; end {self.output} in .parquet, or set data.encoding to utf-8"
+        )

@@ -40,6 +40,16 @@ def decimal(texts: pl.Series) -> pl.Series:
     return joined.zip_with(grouped, plain).cast(pl.Float64, strict=False)
 
 
+def in_seconds(values: pl.Series) -> pl.Series:
+    """Durations, and times of day since midnight, as seconds; all else as it is."""
+    import polars as pl
+
+    if values.dtype not in (pl.Time, pl.Duration):
+        return values
+    took = values.dt.total_nanoseconds() if values.dtype == pl.Duration else values.cast(pl.Int64)
+    return took // 10**9 + (took % 10**9) / 1e9  # whole seconds exactly
+
+
 def spelt(texts: pl.Series) -> pl.Series:
     """Whole numbers without a fraction, truth in lower case, no spaces around, accents composed.
 

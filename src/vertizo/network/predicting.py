@@ -44,11 +44,13 @@ class NewRecords:
     """
 
     def __init__(self, path: Path, column: str, form: CsvFormat, federation: str) -> None:
-        frame = files.read(path, form)
+        frame, written = files.read_as_written(path, form)
         self.name = str(path)
         keys = keys_of(frame, column, self.name, files.place_in(path, form))
         self.keys = in_order(keys)
         self.frame = align_table(frame, column, self.keys, self.name)
+        self.written = align_table(written, column, self.keys, self.name)
+        """The same rows letter for letter, as the file has them."""
         self.fingerprint = fingerprint(federation, self.keys)
 
     def features(self, prepare: Preprocessing) -> dict[Purpose, Tensor]:

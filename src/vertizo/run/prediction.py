@@ -27,6 +27,7 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, RefusedError, RunError
 from vertizo.core.names import PRIVATE, Head
+from vertizo.data.spelling import in_seconds
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
@@ -138,11 +139,13 @@ class Predictor:
         id_column: str | None = None,
         name: str = "the table",
         place: Place = row,
+        written: pl.DataFrame | None = None,
     ) -> Predictions:
         """For new records, with every party's columns in any order; ``id_column`` is carried along.
 
         Other columns are ignored, but for the label's, which predictions are then scored by.
-        Messages call the table ``name``, and a row of it as ``place`` says.
+        Messages call the table ``name``, and a row of it as ``place`` says. ``written`` are the
+        same rows as their file has them, of which the identifiers are: letter for letter.
 
         Raises:
             RunError: the run's records were no rows of a table.
@@ -157,7 +160,11 @@ class Predictor:
             )
         if not records.height:
             raise DataError(f"{name} has no rows")
-        carried = None if id_column is None else _carried(records, id_column, name)
+        carried = (
+            None
+            if id_column is None
+            else _carried(records if written is None else written, id_column, name)
+        )
         known = preparation.labels(records, name=name, place=place)
         logits = self._logits_of(preparation, records, name, place)
         frame = frame_of(preparation.task, preparation.class_names, logits, carried)
@@ -298,7 +305,7 @@ def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:
             f"--id names the column {column!r}, which {name} does not have"
             f"{unlike(column, records.columns)}"
         )
-    carried = records[column]
+    carried = in_seconds(records[column])
     if carried.dtype.is_nested() or str(carried.dtype) in ("Binary", "Object"):
         raise DataError(f"--id names the column {column!r} of {name}, which holds {carried.dtype}")
     return carried

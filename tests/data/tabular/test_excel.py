@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from tests.data.refusals import refused
 from tests.rows import each
@@ -19,6 +20,7 @@ from vertizo.data.alignment import TableToAlign, keys_of
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.tabular import frames
+from vertizo.data.tabular.columns import Source, matrices, texts
 
 Write = Callable[..., Path]
 
@@ -76,6 +78,49 @@ def test_models_and_alignment_read_it(write: Write, tmp_path: Path) -> None:
     frame, keys = aligned.read()
     aligned.write(frame, keys[:3])
     assert keys_of(frames.read(aligned.output), "key") == ["k0", "k1", "k2"]
+
+
+def test_the_first_sheet_that_people_see_is_read(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["old"])
+    book.active.sheet_state = "hidden"
+    book.create_sheet("very").sheet_state = "veryHidden"
+    for row in (["a", "y"], [1, 2]):
+        book.create_sheet("seen") if row[0] == "a" else None
+        book["seen"].append(row)
+    book.save(tmp_path / "t.xlsx")
+    assert frames.read(tmp_path / "t.xlsx").to_dict(as_series=False) == {"a": ["1"], "y": ["2"]}
+
+
+def test_merged_cells_have_what_is_seen_in_them(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    regions = ["north"] + [None] * 39 + ["south"] + [None] * 79
+    for row in (["region", "a", "b"], *([name, i, i] for i, name in enumerate(regions))):
+        book.active.append(row)
+    for cells in ("A2:A41", "A42:A121", "B3:C4"):
+        book.active.merge_cells(cells)
+    book.save(tmp_path / "t.xlsx")
+    found = frames.read(tmp_path / "t.xlsx")
+    assert found["region"].to_list() == ["north"] * 40 + ["south"] * 80
+    assert found[:4].select("a", "b").rows() == [("0", "0"), ("1", "1"), ("1", "1"), ("3", "3")]
+    assert frames.place_in(tmp_path / "t.xlsx", frames.UTF8)(118) == "row 120"
+
+
+def test_durations_and_times_of_day_are_seconds(write: Write) -> None:
+    """In Parquet files and frames too."""
+    spans = [dt.timedelta(days=1, seconds=1.5), dt.timedelta(minutes=3), None]
+    clock = [dt.time(8, 30), dt.time(0, 0, 1), None]
+    rows = zip(spans, clock, "xyz", strict=True)
+    found = frames.read(write(["wait", "at", "y"], *map(list, rows)))
+    assert found["wait"].to_list() == ["86401.5", "180", None]
+    assert found["at"].to_list() == ["30600", "1", None]
+    frame = pl.DataFrame({"wait": spans, "at": clock})
+    (matrix,), levels = matrices([Source("t", frame)], ["wait", "at"], [])
+    assert not levels
+    assert matrix[:2].tolist() == [[86401.5, 30600.0], [180.0, 1.0]]
+    assert texts(Source("t", frame), "wait").to_list() == ["86401.5", "180", None]
 
 
 @each(

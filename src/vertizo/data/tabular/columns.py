@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest, similar
-from vertizo.data.spelling import decimal, spelt
+from vertizo.data.spelling import decimal, in_seconds, spelt
 from vertizo.data.tabular.column_checks import FEATURE, Advice, check_dates, check_text
 from vertizo.data.tabular.frames import Place, row
 
@@ -146,7 +146,7 @@ def numbers(
     """
     import polars as pl
 
-    values = source.frame[column]
+    values = in_seconds(source.frame[column])
     if values.dtype == pl.Null:
         values = values.cast(pl.Float64)
     text = None
@@ -177,7 +177,7 @@ def texts(source: Source, column: str, advice: Advice = FEATURE) -> pl.Series:
     """A column of categories as text, null where missing, as `spelt`."""
     import polars as pl
 
-    values = source.frame[column]
+    values = in_seconds(source.frame[column])
     if values.dtype.is_integer():
         return values.cast(pl.String)
     if values.dtype.is_decimal():

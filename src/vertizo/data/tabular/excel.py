@@ -1,9 +1,11 @@
-"""Excel workbooks, as a CSV file of their first sheet would be; they need the extra excel."""
+"""Excel workbooks, as a CSV file of a sheet would be; they need the extra excel."""
 
 from __future__ import annotations
 
+import re
 import warnings
-from datetime import date, datetime
+import zipfile
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,12 @@ def is_workbook(path: Path) -> bool:
 
 
 def records(path: Path) -> list[tuple[int, list[str]]]:
-    """The rows of the first sheet that are not blank, the header first, by their numbers from 1.
+    """The rows that are not blank, the header first, by their numbers from 1.
 
-    All have as many values as the header. Dates become 2020-01-31, with a time 2020-01-31T08:30:00;
-    a formula is what Excel last computed, and empty if nothing has.
+    They are of the first sheet that is not hidden; all have as many values as the header. Dates
+    become 2020-01-31, with a time 2020-01-31T08:30:00, and durations and times of day seconds. A
+    formula is what Excel last computed, and empty if nothing has. Cells that were merged all have
+    the value that is seen in them.
 
     Raises:
         ConfigError: openpyxl is not there.
@@ -39,12 +43,24 @@ def records(path: Path) -> list[tuple[int, list[str]]]:
     try:
         with warnings.catch_warnings(), path.open("rb") as file:
             warnings.simplefilter("ignore")  # of styles and pictures that it does not know
-            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            sheet = book.worksheets[0]
-            sheet.reset_dimensions()  # which some programs write wrongly
+            book = openpyxl.load_workbook(file, read_only=not merges(path), data_only=True)
+            shown = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
+            sheet = shown[0]
+            if book.read_only:
+                sheet.reset_dimensions()  # which some programs write wrongly
+                merged: dict[tuple[int, int], Any] = {}
+            else:
+                merged = {
+                    place: sheet.cell(several.min_row, several.min_col)
+                    for several in sheet.merged_cells.ranges
+                    for place in several.cells
+                }
             rows = [
-                (number, [_text(path, cell) for cell in row])
-                for number, row in enumerate(sheet.iter_rows(), 1)
+                (
+                    number,
+                    [_text(path, merged.get((number, c), cell)) for c, cell in enumerate(r, 1)],
+                )
+                for number, r in enumerate(sheet.iter_rows(), 1)
             ]
     except DataError:
         raise
@@ -52,17 +68,31 @@ def records(path: Path) -> list[tuple[int, list[str]]]:
         raise DataError(
             f"{path} is not a readable Excel workbook, or has a password: {error}"
         ) from None
-    rows = [(number, values) for number, values in rows if any(values)]
+    rows = [(number, values) for number, values in rows if _any(values)]
     if not rows:
         raise DataError(f"{path} is empty: its first sheet, {sheet.title!r}, has no values")
-    width = max(place for place, name in enumerate(rows[0][1], 1) if name)
+    width = max(place for place, name in enumerate(rows[0][1], 1) if name.strip())
     for number, values in rows:
-        if any(values[width:]):
+        if _any(values[width:]):
             raise DataError(
                 f"{path}: row {number} has a value right of the last column, "
                 f"{rows[0][1][width - 1]!r}; name its column in row {rows[0][0]}, or delete it"
             )
     return [(number, (values + [""] * width)[:width]) for number, values in rows]
+
+
+def merges(path: Path) -> bool:
+    """Whether cells of some sheet are merged, which openpyxl says of a workbook in memory alone."""
+    with zipfile.ZipFile(path) as packed:
+        return any(
+            b"mergeCell " in packed.read(name)
+            for name in packed.namelist()
+            if re.fullmatch(r"/?xl/worksheets/[^/]+\.xml", name)
+        )
+
+
+def _any(values: list[str]) -> bool:
+    return any(map(str.strip, values))
 
 
 def _text(path: Path, cell: Any) -> str:
@@ -75,8 +105,12 @@ def _text(path: Path, cell: Any) -> str:
         )
     if value is None:
         return ""
+    if isinstance(value, time):
+        value = datetime.combine(date.min, value) - datetime.min
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     if isinstance(value, datetime) and value.time() == datetime.min.time():
         return value.date().isoformat()
-    return value.isoformat() if isinstance(value, date) else str(value).strip()
+    return value.isoformat() if isinstance(value, date) else str(value)

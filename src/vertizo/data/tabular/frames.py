@@ -49,14 +49,19 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
         DataError: missing, empty, damaged or not of that format.
         ConfigError: a workbook, and nothing to read it with.
     """
+    return read_as_written(path, form)[0]
+
+
+def read_as_written(path: Path, form: CsvFormat = UTF8) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """As of `read`; and the same rows with their texts letter for letter, as the file has them."""
     if not path.is_file():
         if path.is_dir():
             raise DataError(f"{path} is a folder, not a file")
         raise DataError(f"{path} is missing{nearest_file(path)}")
     if excel.is_workbook(path):
-        return _sheet(path)
+        return _cleaned(_sheet(path), path)
     if not is_parquet(path):
-        return csv_text(path, form)
+        return _cleaned(_csv(path, form), path)
     import polars as pl
 
     try:
@@ -64,7 +69,7 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {first_line(error)}") from None
-    return _filled(frame, path)
+    return (found := _filled(frame, path)), found
 
 
 def is_parquet(path: Path) -> bool:
@@ -84,6 +89,12 @@ def csv_text(
     Raises:
         DataError: missing, empty, ragged or not of that encoding.
     """
+    return _cleaned(_csv(path, form, names=names, skip=skip), path)[0]
+
+
+def _csv(
+    path: Path, form: CsvFormat, *, names: Sequence[str] | None = None, skip: int = 0
+) -> pl.DataFrame:
     import polars as pl
 
     own = header(path, form) if names is None else None
@@ -107,29 +118,30 @@ def csv_text(
             frame = _by_python(path, form, skip, names, error)
     if own is not None and len(own) == frame.width:
         frame.columns = own
-    return _cleaned(frame, path)
+    return frame
 
 
-def _cleaned(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Text without spaces around it, and without blank rows."""
+def _cleaned(written: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Texts without spaces around them, null where missing; and as written. No blank rows."""
     import polars as pl
 
     stripped = pl.all().str.strip_chars()
-    frame = frame.select(
+    frame = written.select(
         pl.when(stripped.is_in(MISSING)).then(None).otherwise(stripped).name.keep()
     )
     # Blank lines, as at the end of the files of the Adult data set, are no records.
-    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
-    return _filled(frame, path)
+    there = frame.select(~pl.all_horizontal(pl.all().is_null())).to_series()
+    return _filled(frame.filter(there), path), written.filter(there)
 
 
 def _sheet(path: Path) -> pl.DataFrame:
     import polars as pl
 
     (number, names), *rows = excel.records(path)
+    names = [name.strip() for name in names]
     check_names(path, f"row {number}", names)
     values = [row for _, row in rows]
-    return _cleaned(pl.DataFrame(values, dict.fromkeys(names, pl.String), orient="row"), path)
+    return pl.DataFrame(values, dict.fromkeys(names, pl.String), orient="row")
 
 
 def _recoded(path: Path, form: CsvFormat) -> bytes:
