@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.deployments import join_config
 
+from vertizo.config.regularizer import GivenConfig
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core import registry
 from vertizo.core.errors import ConfigError
@@ -72,6 +73,21 @@ def test_what_a_member_requires_itself_is_its_own(tmp_path: Path) -> None:
     assert accepted({"method": {"name": path}}, config).method.name == path
     with pytest.raises(ConfigError, match=r"federation\.require\.method\.name is"):
         accepted({"method": {"name": "dpzv"}}, config)
+
+
+def test_a_regulariser_that_is_code_comes_from_the_member_alone(tmp_path: Path) -> None:
+    """A label holder may propose one by name."""
+    given = {"name": "function", "path": "rules.py:group"}
+    settings = {"client": {"optimizer": {"weight_decay": 0.1, "regularizer": given}}}
+    with pytest.raises(ConfigError, match=r"proposes client\.optimizer\.regularizer\.path 'rules"):
+        accepted(settings, join_config(tmp_path, "north"))
+    for name in ("l1", "l2", "non-convex"):
+        chosen = {"client": {"optimizer": {"weight_decay": 0.1, "regularizer": {"name": name}}}}
+        found = accepted(chosen, join_config(tmp_path, "north"))
+        assert found.client.optimizer.regularizer.name == name
+    own = join_config(tmp_path, "north").model_copy(update={"client": settings["client"]})
+    found = accepted({}, own)
+    assert found.client.optimizer.regularizer == GivenConfig(path="rules.py:group")
 
 
 # Where a member's model lives is the member's to say; a finished run predicts on the processor.

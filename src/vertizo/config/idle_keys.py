@@ -85,6 +85,8 @@ def _of_optimizers(config: Any) -> Iterator[tuple[str, bool, str]]:
     for key in ("client.optimizer", "server.optimizer"):
         options = _at(config, key.split("."))
         no_adam = f"{key}.algorithm is {options.algorithm!r}; it is for 'adam'"
+        no_strength = f"{key}.weight_decay is {options.weight_decay}, its λ; give that as well"
+        yield f"{key}.regularizer", options.weight_decay > 0, no_strength
         yield f"{key}.beta2", options.algorithm == "adam", no_adam
         for last in ("milestones", "factor"):
             no_step = f"{key}.decay is {options.schedule!r}; it is for 'step'"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from vertizo.config.regularizer import L2Config, RegularizerConfig
 from vertizo.core.options import Options
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -25,8 +26,11 @@ class OptimizerConfig(Options):
     beta2: float = Field(default=0.999, ge=0, lt=1)
     """Adam's β₂: share of the mean square so far in the next one."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """λ of the regulariser λ/2 ‖w‖²: λ w is added to the gradient; of adam, each step shrinks w by
-    η λ instead. It reads no data and costs no privacy."""
+    """λ of the regulariser λ g(w), by default λ/2 ‖w‖²: its gradient λ w is added to the loss's; of
+    adam, each step takes η times it off w instead. It reads no data and costs no privacy."""
+    regularizer: RegularizerConfig = L2Config()
+    """g, of which weight_decay is λ: of this party's own parameters. In a zeroth-order party a
+    function of your own is estimated along the loss's directions."""
     decay: Literal["none", "linear", "cosine", "step"] | None = None
     """How the rate falls over the party's own steps of the run. linear: to 0 in a straight line.
     cosine: to 0 along half a cosine. step: by `factor` at each of the `milestones`. Default: linear

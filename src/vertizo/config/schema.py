@@ -23,6 +23,7 @@ from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.image_parts import check_image_parts
 from vertizo.config.links import Links, check_activation
+from vertizo.config.regularizer import L2Config
 from vertizo.config.server import ServerConfig
 from vertizo.config.several_labels import check_several_labels
 from vertizo.core.errors import ConfigError
@@ -307,7 +308,7 @@ class ExperimentConfig(Options):
         A key that came later is left out where it is not set, and a default that changed is what it
         was, so that older runs keep their noise.
         """
-        later: dict[str, set[str]] = {}
+        later: dict[str, dict[str, Any]] = {}
         for section, key, unset in (
             ("early_stopping", "accuracy", self.early_stopping.accuracy is None),
             ("server", "device", self.server.device == "cpu"),
@@ -315,7 +316,10 @@ class ExperimentConfig(Options):
             ("client", "flip", not self.client.flip),
         ):
             if unset:
-                later.setdefault(section, set()).add(key)
+                later.setdefault(section, {})[key] = True
+        for section in ("client", "server"):
+            if isinstance(getattr(self, section).optimizer.regularizer, L2Config):
+                later.setdefault(section, {})["optimizer"] = {"regularizer": True}
         tree = self.model_dump(mode="json", exclude=later)
         if tree["checkpoint_seconds"] is None:
             tree["checkpoint_seconds"] = 30.0

@@ -179,4 +179,5 @@ PATHS: dict[tuple[str, ...], Callable[[str, Path], str]] = {
 }
 for _model in (("client", "model"), ("server", "model"), ("server", "encoder")):
     PATHS |= {(*_model, "checkpoint"): _folder, (*_model, "path"): _code}
+PATHS |= {(side, "optimizer", "regularizer", "path"): _code for side in ("client", "server")}
 """Keys that name files, and what makes them absolute."""

@@ -66,6 +66,13 @@ class Dense:
         return math.sqrt(float(torch.dot(self.vector, self.vector)))
 
 
+class Penalty(Protocol):
+    """A regulariser λ g(w) of one's own parameters."""
+
+    def gradient(self, parameters: Tensor, loss: Gradient) -> Gradient:
+        """``λ ∂g/∂w`` there; an estimate goes along the directions of the loss's."""
+
+
 class Optimizer:
     """Changes parameters by a gradient: not at all, unless a derived class does."""
 
@@ -110,14 +117,26 @@ class Decay:
 
 
 class _Descent(Optimizer):
-    """A rate η that falls as ``decay`` says, and a regulariser λ/2 ‖w‖², ``weight_decay`` λ."""
+    """A rate η that falls as ``decay`` says, and a regulariser: λ/2 ‖w‖² of ``weight_decay`` λ, or
+    any other ``penalty``."""
 
     _counts = "steps"
     """What a checkpoint calls the number of steps."""
 
-    def __init__(self, learning_rate: float, decay: Decay | None, weight_decay: float) -> None:
+    def __init__(
+        self,
+        learning_rate: float,
+        decay: Decay | None,
+        weight_decay: float,
+        penalty: Penalty | None,
+    ) -> None:
         self.learning_rate = min(learning_rate, LARGEST)
         self.weight_decay, self._decay, self._steps = weight_decay, decay, 0
+        self.penalty = penalty
+
+    def _penalised(self, parameters: Tensor, gradient: Gradient) -> Gradient | None:
+        """The penalty's gradient, before anything moves."""
+        return None if self.penalty is None else self.penalty.gradient(parameters, gradient)
 
     def _next_rate(self) -> float:
         share = 1.0 if self._decay is None else self._decay.share(self._steps)
@@ -134,7 +153,8 @@ class _Descent(Optimizer):
 
 
 class Sgd(_Descent):
-    """``v ← m v + g + λ w``, ``w ← w − η v``; without momentum no velocity is held.
+    """``v ← m v + g + λ w``, ``w ← w − η v``; without momentum no velocity is held. A penalty's
+    gradient takes the place of λ w.
 
     η is the learning rate and m, in [0, 1), the momentum.
     """
@@ -147,22 +167,27 @@ class Sgd(_Descent):
         momentum: float = 0.0,
         decay: Decay | None = None,
         weight_decay: float = 0.0,
+        penalty: Penalty | None = None,
     ) -> None:
-        super().__init__(learning_rate, decay, weight_decay)
+        super().__init__(learning_rate, decay, weight_decay, penalty)
         self.momentum = momentum
         self._velocity: Tensor | None = None
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
         rate, decayed = self._next_rate(), self.weight_decay
+        penalised = self._penalised(parameters, gradient)
         if not self.momentum:
             if decayed:
                 parameters.mul_(1 - rate * decayed)
+            if penalised is not None:
+                penalised.add_to(parameters, -rate)
             gradient.add_to(parameters, -rate)
             return
         self._velocity = velocity = _beside(parameters, self._velocity)
         held = gradient.held()
-        if not decayed and held is not None and is_plain(parameters) and is_plain(held[0]):
+        usual = not decayed and penalised is None
+        if usual and held is not None and is_plain(parameters) and is_plain(held[0]):
             numbers, factor = held
             own, moved = parameters.numpy(), velocity.numpy()
             kernels.descend(own, moved, numbers.numpy(), self.momentum, factor, rate)
@@ -171,6 +196,8 @@ class Sgd(_Descent):
         gradient.add_to(velocity, 1.0)
         if decayed:
             add(velocity, parameters, decayed)
+        if penalised is not None:
+            penalised.add_to(velocity, 1.0)
         add(parameters, velocity, -rate)
 
     def state(self) -> dict[str, Tensor]:
@@ -190,7 +217,8 @@ class Adam(_Descent):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, Algorithm 2).
 
     ``m ← β₁ m + (1 − β₁) g``, ``v ← β₂ v + (1 − β₂) g²``,
-    ``w ← w − η (m̂ / (√v̂ + ε) + λ w)``, where ``m̂ = m / (1 − β₁ᵗ)`` and ``v̂ = v / (1 − β₂ᵗ)``.
+    ``w ← w − η (m̂ / (√v̂ + ε) + λ w)``, where ``m̂ = m / (1 − β₁ᵗ)`` and ``v̂ = v / (1 − β₂ᵗ)``. A
+    penalty's gradient takes the place of λ w.
     """
 
     _counts = "adam_steps"
@@ -202,8 +230,9 @@ class Adam(_Descent):
         beta2: float = 0.999,
         decay: Decay | None = None,
         weight_decay: float = 0.0,
+        penalty: Penalty | None = None,
     ) -> None:
-        super().__init__(learning_rate, decay, weight_decay)
+        super().__init__(learning_rate, decay, weight_decay, penalty)
         self.betas = beta1, beta2
         self._mean: Tensor | None = None
         self._square: Tensor | None = None
@@ -217,6 +246,9 @@ class Adam(_Descent):
         gradient.add_to(dense, 1.0)
         mean.mul_(beta1).add_(dense, alpha=1 - beta1)
         square.mul_(beta2).addcmul_(dense, dense, value=1 - beta2)
+        penalised = self._penalised(parameters, gradient)
+        if penalised is not None:
+            penalised.add_to(parameters, -rate)
         if self.weight_decay:
             parameters.mul_(1 - rate * self.weight_decay)
         scale = (square / (1 - beta2**self._steps)).sqrt_().add_(ADAM_FLOOR)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
+from vertizo.config.regularizer import REGULARIZERS
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.data.datasets.catalog import CATALOG
@@ -44,7 +45,10 @@ LOADING: dict[str, tuple[object, ...]] = {
 """Keys that may name files or code, and their values that do not."""
 NAMING = ("name", "mechanism")
 """Keys that choose by name."""
-KINDS = (METHODS, CODECS, CLIENT_MODELS, SERVER_MODELS, CATALOG, MECHANISMS, ("frame",))
+KINDS = (
+    *(METHODS, CODECS, CLIENT_MODELS, SERVER_MODELS, CATALOG, MECHANISMS),
+    *(REGULARIZERS, ("frame",)),
+)
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
 
 

@@ -20,6 +20,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
+from vertizo.methods.forward_difference import ForwardDifference
 from vertizo.models.base import Model
 from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
@@ -42,6 +43,9 @@ from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.lengths import answers_expected
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
+
+SMOOTHING = 1e-3
+"""Length of a perturbation for a regulariser, where the method does not say one."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,17 @@ def _client_optimizer(
 ) -> Optimizer:
     if config.control in ("frozen", "label-free"):
         return Frozen()
-    descent = build_optimizers.made(config.client.optimizer, rate, steps)
+    method = config.method
+    descent = build_optimizers.made(
+        config.client.optimizer,
+        rate,
+        steps,
+        smoothing=getattr(method, "smoothing", SMOOTHING),
+        forward=isinstance(method, ForwardDifference),
+        key="client.optimizer",
+    )
+    first_order = method.first_order_client or method.additive
+    build_optimizers.tried(descent, model.parameters, differentiated=first_order)
     if config.control == "random":
         directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
         return RandomUpdates(descent, lambda step, norm: Along(directions.draw(step), norm))

@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from vertizo.config.optimizer import OptimizerConfig
-from vertizo.models.optimizers import Adam, Decay, Optimizer, Sgd
+from vertizo.config.regularizer import GivenConfig, L2Config
+from vertizo.core.errors import ConfigError
+from vertizo.core.imports import load_object
+from vertizo.models.optimizers import Adam, Decay, Optimizer, Penalty, Sgd
+from vertizo.zeroth_order.penalties import GivenPenalty, KnownPenalty
 
 ADAM_RATE = 1e-3
 """η of Adam, whose steps are of one length however long gradients are."""
 
 
-def made(options: OptimizerConfig, rate: float, steps: int) -> Optimizer:
-    """What moves one party's parameters, at that rate, in so many steps of the run."""
+def made(
+    options: OptimizerConfig,
+    rate: float,
+    steps: int,
+    *,
+    smoothing: float = 1e-3,
+    forward: bool = False,
+    key: str = "optimizer",
+) -> Optimizer:
+    """What moves one party's parameters, at that rate, in so many steps of the run.
+
+    ``smoothing`` and ``forward`` are of an estimate of its regulariser, ``key`` is what a
+    configuration calls the options. ConfigError where there is no such regulariser.
+    """
     kind, momentum, shrunk = options.schedule, options.momentum, options.weight_decay
     decay = None if kind == "none" else Decay(steps, kind, options.milestones, options.factor)
+    chosen = options.regularizer
+    penalty: Penalty | None = None
+    if isinstance(chosen, GivenConfig):
+        path = f"{key}.regularizer.path"
+        function = load_object(path, chosen.path)
+        if not callable(function):
+            raise ConfigError(
+                f"{path} is {chosen.path!r}, which is a {type(function).__name__}; it must be a "
+                "function of the parameters"
+            )
+        named = f"{path} {chosen.path!r}"
+        penalty = GivenPenalty(function, shrunk, smoothing, forward, named)
+    elif not isinstance(chosen, L2Config):
+        penalty = KnownPenalty(chosen.name, shrunk)
+    if penalty is not None:
+        shrunk = 0.0
     if options.algorithm == "adam":
-        return Adam(rate, momentum, options.beta2, decay, shrunk)
-    return Sgd(rate, momentum, decay, shrunk)
+        return Adam(rate, momentum, options.beta2, decay, shrunk, penalty)
+    return Sgd(rate, momentum, decay, shrunk, penalty)
+
+
+def tried(optimizer: Optimizer, parameters: Tensor, *, differentiated: bool) -> None:
+    """Evaluate a regulariser of somebody's own at first parameters, before a run begins.
+
+    ConfigError, in one line, where it fails, or has no gradient and is ``differentiated``.
+    """
+    penalty = getattr(optimizer, "penalty", None)
+    if isinstance(penalty, GivenPenalty):
+        at = parameters.to("cpu", torch.float64, copy=True)
+        penalty.exact(at) if differentiated else penalty.value(at)

@@ -292,9 +292,18 @@ class Protection:
         """How the server model is trained; ConfigError where the model does not admit it."""
         options, batch_size = self.config.server, self.config.batch_size
         rate, steps = self.learning_rate, self._update_steps
-        descent = build_optimizers.made(options.optimizer, rate, steps)
         if options.update == "none":
             return NoUpdate()
+        descent = build_optimizers.made(
+            options.optimizer,
+            rate,
+            steps,
+            smoothing=options.smoothing,
+            forward=options.update == "forward-difference",
+            key="server.optimizer",
+        )
+        by_gradient = options.update in ("sgd", "private-sgd", "poisson-dp-sgd")
+        build_optimizers.tried(descent, self.model.parameters, differentiated=by_gradient)
         if options.update == "sgd":
             return FirstOrder(descent, batch_size)
         stream = self.stream.child("directions")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vertizo.config.regularizer import GivenConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.vertical import VerticalData
@@ -44,10 +45,12 @@ DATA_HOLD = (
 )
 MODEL_HOLDS = "keeps nothing outside itself: it is evaluated on one record at a time"
 """`vertizo.models.recordwise`."""
+REGULARIZER_HOLDS = "reads nothing but the parameters that it is given"
 MEMBERS_OWN = (
-    "each member's client.model, where it is code of the member's own, treats each record by itself"
+    "each member's client.model, where it is code of the member's own, treats each record by "
+    "itself, and its client.optimizer.regularizer reads nothing but parameters"
 )
-"""Over a network a member may choose its model, and does not say which it is."""
+"""Over a network a member may choose both, and does not say what they are."""
 
 
 def statement_of(
@@ -182,6 +185,22 @@ def assumptions(
         f"{key} ({getattr(model, 'path', model.name)}) {MODEL_HOLDS}"
         for key, model, decides in models
         if decides and isinstance(model, Foreign)
+    )
+    things += tuple(
+        f"{key} ({given.path}) {REGULARIZER_HOLDS}"
+        for key, given, decides in (
+            (
+                "client.optimizer.regularizer",
+                config.client.optimizer.regularizer,
+                features and not served,
+            ),
+            (
+                "server.optimizer.regularizer",
+                config.server.optimizer.regularizer,
+                config.server.update != "none",
+            ),
+        )
+        if decides and isinstance(given, GivenConfig)
     )
     things = tuple(dict.fromkeys(things))
     return (*things, MEMBERS_OWN) if features and served else things
