@@ -48,8 +48,7 @@ TOLD = 10
 class FederationService(MemberService):
     """Serves one job, from its beginning or from where its folder says it was.
 
-    ``notice`` takes a line about what people should know, such as who is waited for. Entering
-    raises a UserError where the job cannot be served.
+    ``notice`` takes a line for people. Entering raises a UserError where it cannot be served.
     """
 
     def __init__(self, config: ServeConfig, notice: Callable[[str], None] = lambda line: None):
