@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 from tests.cli.conftest import Vertizo
@@ -76,13 +76,13 @@ def saved(once: Once) -> Path:
 
     def make(folder: Path) -> None:
         model = vz.VerticalClassifier({"a": ["x"], "b": ["z"]}, random_state=0, epochs=2)
-        model.fit(FRAME, FRAME["x"] > FRAME["z"]).save(folder)
+        model.fit(FRAME, (FRAME["x"] > FRAME["z"]).to_numpy()).save(folder)
 
     return once("damage-saved", make)
 
 
 NUMBERS = np.random.default_rng(0).normal(size=(60, 2))
-FRAME = pd.DataFrame(NUMBERS, columns=["x", "z"])
+FRAME = pl.DataFrame({"x": NUMBERS[:, 0], "z": NUMBERS[:, 1]})
 
 
 def plain(row: Any) -> Any:
@@ -179,10 +179,8 @@ def test_what_commands_make_of_random_damage(
 
 
 def test_a_configuration_that_was_edited_says_what_to_do(
-    finished: Path, tmp_path: Path, vertizo: Vertizo
+    finished: Path, tmp_path: Path, vertizo: Vertizo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import shutil
-
     folder = tmp_path / "edited"
     shutil.copytree(finished, folder)
     config = folder / "config.yaml"
@@ -190,15 +188,15 @@ def test_a_configuration_that_was_edited_says_what_to_do(
     ended = vertizo("train", "--resume", folder)
     assert ended.code == 2
     assert f"if you edited it, begin a run of it: vertizo train {config} --out" in ended.line
-    assert vertizo("train", config, "--out", "again").code == 0
+    ended = vertizo("train", config, "--out", "again")
+    assert ended.code == 0
+    assert f"note: {config} is not as it was written; it is taken as it is now" in caplog.messages
     assert json.loads(Path("again/summary.json").read_text())["epochs"] == 4
 
 
 def test_a_folder_of_an_older_version_is_used_with_a_note(
     finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import shutil
-
     folder = tmp_path / "older"
     shutil.copytree(finished, folder)
     for path in folder.rglob("digests"):
@@ -215,8 +213,6 @@ def test_a_folder_of_an_older_version_is_used_with_a_note(
 def test_a_score_that_is_no_number_is_not_given_out(
     finished: Path, tmp_path: Path, vertizo: Vertizo
 ) -> None:
-    import shutil
-
     folder = tmp_path / "nan"
     shutil.copytree(finished, folder)
     path = folder / "checkpoints" / "best.safetensors"

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from tests.data.refusals import refused
 from tests.rows import each
 
-from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.names import Encoding
 from vertizo.data.alignment import TableToAlign, align_table, in_order, keys_of
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.run import checkpoint
 
 
 def table(values: Any, dtype: Any = None) -> pl.DataFrame:
@@ -206,3 +207,24 @@ def test_values_are_written_letter_for_letter(tmp_path: Path) -> None:
         (" 8 ", "NA", " ?"),
         ("9", "null", "x, y"),
     ]
+
+
+def test_an_aligned_table_in_a_folder_with_digests_is_read_as_it_was_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t.csv").write_text("key,x\n1,10\n2,20\n3,30\n")
+    for place in ("plain", "kept"):
+        (tmp_path / place).mkdir()
+        if place == "kept":
+            checkpoint.keep(tmp_path / place / "party.yaml", b"{}")
+        out = tmp_path / place / "aligned.csv"
+        TableToAlign(tmp_path / "t.csv", "key", out).write(
+            frames.read(tmp_path / "t.csv"), ["1", "3"]
+        )
+        assert frames.read(out).height == 2
+        out.write_text(out.read_text().replace("30", "38"))
+        if place == "plain":
+            assert frames.read(out)["x"].to_list() == ["10", "38"]
+            continue
+        with pytest.raises(RunError, match=r"aligned\.csv is damaged or was changed"):
+            frames.read(out)

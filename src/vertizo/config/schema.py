@@ -26,6 +26,7 @@ from vertizo.config.links import Links, check_activation
 from vertizo.config.regularizer import L2Config
 from vertizo.config.server import ServerConfig
 from vertizo.config.several_labels import check_several_labels
+from vertizo.core import digests
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
@@ -352,6 +353,8 @@ def load(
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
+    if path is not None:
+        digests.note_change(path)
     source = "--set" if path is None else str(path)
     tree = config_tree.read(path, overrides, variant, ExperimentConfig())
     return parse(tree, source, overrides)

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -74,9 +74,24 @@ def forget(folder: Path) -> None:
         (folder / NAME).unlink(missing_ok=True)
 
 
+def has_list(folder: Path) -> bool:
+    """Whether a folder has a list."""
+    return (folder / NAME).is_file()
+
+
 def is_listed(path: Path) -> bool:
-    """Whether the folder's list has this file."""
-    return bool(_last(_lines(path.parent) or [], path.name))
+    """Whether the folder's list has a digest of this file."""
+    return bool(set(_last(_lines(path.parent) or [], path.name)) - {OLDER})
+
+
+def note_change(path: Path) -> None:
+    """Say in a note that a listed file is another one now; it may be, where it is somebody's."""
+    with suppress(OSError):  # who uses the file will say why
+        try:
+            if is_listed(path):
+                check(path)
+        except RunError:
+            _log.warning("note: %s is not as it was written; it is taken as it is now", path)
 
 
 def content(path: Path, advice: str = ADVICE) -> bytes:

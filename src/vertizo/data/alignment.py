@@ -12,11 +12,13 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from vertizo.core import digests
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.spelling import in_seconds, whole
 from vertizo.data.tabular import frames
@@ -290,7 +292,10 @@ class TableToAlign:
         temporary = self._put(align_table(frame, self.column, keys, str(self.path)))
         try:
             self._check_free()
-            os.replace(temporary, self.output)
+            is_kept = digests.has_list(self.output.parent)  # as an agent's folder of a job
+            made = digests.sha256_of(temporary)
+            with digests.replacing(self.output, made) if is_kept else nullcontext():
+                os.replace(temporary, self.output)
         except OSError as error:
             raise DataError(f"{self.output} cannot be written: {error}") from None
         finally:

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vertizo.core import digests
 from vertizo.core.errors import DataError
 from vertizo.core.suggestions import nearest_file
 from vertizo.data.tabular import excel
@@ -48,6 +49,7 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
     Raises:
         DataError: missing, empty, damaged or not of that format.
         ConfigError: a workbook, and nothing to read it with.
+        RunError: its folder has a digest of it, and it is another one.
     """
     return read_as_written(path, form)[0]
 
@@ -58,6 +60,11 @@ def read_as_written(path: Path, form: CsvFormat = UTF8) -> tuple[pl.DataFrame, p
         if path.is_dir():
             raise DataError(f"{path} is a folder, not a file")
         raise DataError(f"{path} is missing{nearest_file(path)}")
+    try:
+        if digests.is_listed(path):  # as an agent's aligned table is
+            digests.check(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if excel.is_workbook(path):
         return _cleaned(_sheet(path), path)
     if not is_parquet(path):
