@@ -8,7 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.data.refusals import refused
+from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
@@ -220,3 +222,39 @@ def test_public_constants_that_do_not_fit() -> None:
     ]
     for public, words in rows:
         refused(words, ConfigError, vertical_data, frame(), frame(10), **public)
+
+
+CHANCE = np.random.default_rng(5)
+BESIDE_THEIR_SIZE: dict[str, NDArray[np.float64]] = {
+    "17 digits, the same first": 20240112 * 1e9 + CHANCE.integers(0, 1000, 5000),
+    "16 digits, the same first": 2024011200000000.0 + CHANCE.integers(0, 100, 300),
+    "negative": -20240112 * 1e9 - CHANCE.integers(0, 10**5, 5000),
+    "below 1e38": 1e38 * (1 + 1e-13 * CHANCE.normal(size=500)),
+    "with missing ones": np.where(CHANCE.random(500) < 0.3, np.nan, 1e12 + np.arange(500)),
+}
+EQUAL: dict[str, NDArray[np.float64]] = {
+    "a constant": np.full(24000, 12345678901234567.0),
+    "equal but for rounding": np.where(CHANCE.random(500) < 0.5, 0.1 + 0.2, 0.3),
+    "two that are next to each other": 1e17 + 16 * CHANCE.integers(0, 2, 500),
+    "zeros": np.zeros(50),
+}
+
+
+@each("name", [*BESIDE_THEIR_SIZE, *EQUAL])
+def test_long_numbers_are_scaled_as_others_are(name: str) -> None:
+    """They were taken for constants, and left up to 1,000,000: training ended in the first step."""
+    values = (BESIDE_THEIR_SIZE | EQUAL)[name][:, None]
+    made = Preprocessing(values, ["x"], {}, {}, {})(values)[:, 0]
+    if name in EQUAL:
+        assert float(made.abs().max()) < 1e-9
+        return
+    known = ~np.isnan(values[:, 0])
+    assert abs(float(made[known].mean())) < 0.05
+    assert 0.9 < float(made.std()) < 1.1
+    assert float(made.abs().max()) < 10
+
+
+def test_a_record_far_out_is_within_what_embeddings_may_be() -> None:
+    train = np.array([[5.0]] * 50)
+    far = Preprocessing(train, ["x"], {}, {}, {})(np.array([[3e38], [-3e38]]))
+    assert far.abs().max() <= 1e4

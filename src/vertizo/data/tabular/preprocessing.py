@@ -28,8 +28,13 @@ from vertizo.data.splits import nearest
 
 MOST_CATEGORIES = 1000
 """Of one column; the rarest beyond them share code 0."""
-FARTHEST = 1e6
-"""Scaled values are cut off here, so that no outlier among the test rows overflows float32."""
+FARTHEST = 1e4
+"""Scaled values are cut off here, so that no outlier among the test rows overflows float32, or
+makes embeddings larger than `server.embedding_bound`. Of training rows one in 1e8 may be so far."""
+ALIKE = 1e-7
+"""Numbers whose standard deviation is less than that, relative to the largest, differ little."""
+EQUAL = 1e-15
+"""And from there on by float64's rounding alone."""
 
 Matrix = NDArray[np.float64]
 Bounds = Mapping[str, Sequence[float]]
@@ -245,10 +250,34 @@ def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
 
     imputer = SimpleImputer(strategy="median", keep_empty_features=True)
     scaler = StandardScaler().fit(imputer.fit_transform(train))
-    found = (imputer.statistics_, scaler.mean_, scaler.scale_, np.isnan(train).any(0))
+    medians = imputer.statistics_
+    mean, scale = _of_alike(train, medians, scaler.mean_, scaler.scale_)
+    found = (medians, mean, scale, np.isnan(train).any(0))
     columns = zip(*(each.tolist() for each in found), strict=True)
     for name, (median, mean, scale, absent) in zip(names, columns, strict=True):
         yield Fitted(name=name, median=median, mean=mean, scale=scale, indicator=absent)
+
+
+def _of_alike(
+    train: Matrix, medians: Matrix, means: Matrix, scales: Matrix
+) -> tuple[Matrix, Matrix]:
+    """Means and scales, found anew of columns that differ little beside their size.
+
+    A sum of long numbers, such as those of 17 digits, is rounded by more than they differ, and then
+    scaled values would be huge. Differences from the median are exact; what float64 cannot tell
+    apart becomes 0.
+    """
+    away = train - medians
+    means, scales = means.copy(), scales.copy()
+    for index, column in enumerate(away.T):
+        size = float(np.nanmax(np.abs(train[:, index]), initial=0.0))
+        present = np.nan_to_num(column, nan=0.0)
+        spread = float(present.std())
+        if spread <= ALIKE * size:
+            is_constant = spread <= EQUAL * size
+            means[index] = medians[index] + (0.0 if is_constant else float(present.mean()))
+            scales[index] = max(1.0, size) if is_constant else spread
+    return means, scales
 
 
 def respelt(names: Sequence[str]) -> list[str]:
