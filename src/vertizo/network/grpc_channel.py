@@ -15,6 +15,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.notices import Alarm
 from vertizo.core.system import open_files
 from vertizo.network import versions
+from vertizo.network.addresses import is_loopback, parsed, proxy_trouble
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_stream import BrokenStreamError, open_stream
 from vertizo.network.job_id import JobId
@@ -27,7 +28,8 @@ CONNECT_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """A connection that held for so long is not part of the trouble before it."""
 REFUSALS = 8
-"""Connections closed right after the handshake, in a row, that mean a refused certificate."""
+"""Connections closed right after the handshake, in a row, that mean a refused certificate; or
+failures to reach a proxy, before any answer, that mean a wrong one."""
 OF_A_LABEL_HOLDER = ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNAUTHENTICATED", "ABORTED")
 """gRPC's codes for what a label holder's process says of who asks."""
 FAILURES = 5
@@ -42,12 +44,12 @@ def grpc_module() -> Any:
     return grpc
 
 
-def address(what: str, text: str) -> tuple[str, int]:
-    """Host and port; ConfigError where it is not of the form host:port."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host or " " in host:
-        raise ConfigError(f"{what} is {text!r}; write host:port, as in holder.example:8443")
-    return host.strip("[]"), int(port)
+def address(what: str, text: str, *, reached: bool = False) -> tuple[str, int]:
+    """As of `parsed`; ConfigError where it is not of the form host:port."""
+    try:
+        return parsed(text, reached=reached)
+    except ValueError as error:
+        raise ConfigError(f"{what} {error}") from None
 
 
 def why_not_listening(listen: str) -> str:
@@ -127,7 +129,7 @@ class GrpcChannel:
         job: Callable[[], JobId] = JobId,
     ) -> None:
         credentials.check_use(serving=False)
-        host, _ = address("server", server)
+        host, _ = address("server", server, reached=True)
         self._server = server
         self._latest = latest or (lambda: credentials)
         self._patience = patience
@@ -142,12 +144,15 @@ class GrpcChannel:
             ("grpc.enable_retries", 0),
             ("grpc.service_config_disable_resolution", 1),
         ]
-        if host in ("localhost", "127.0.0.1", "::1"):
+        if is_loopback(host):
             self._options.append(("grpc.enable_http_proxy", 0))
         if server_name is not None:
             self._options.append(("grpc.ssl_target_name_override", server_name))
         self._link: _Link | None = None
         self._trouble: _Trouble | None = None
+        self._proxied = 0
+        """Failures to reach a proxy in all."""
+        self._answered = False
         self._closed = threading.Event()
         self._heard = time.monotonic()
 
@@ -175,7 +180,7 @@ class GrpcChannel:
                 self._drop()
                 raise
             else:
-                self._trouble, self._heard = None, time.monotonic()
+                self._trouble, self._heard, self._answered = None, time.monotonic(), True
                 return answer
         raise RunError(f"the connection to {self._server} was closed on this side")
 
@@ -208,6 +213,11 @@ class GrpcChannel:
     def _pause(self, code: Any, details: str) -> None:
         """Wait until the next try, or give up."""
         final, reason = explain(code.name, details)
+        by_proxy = None if final else proxy_trouble(details, reason, self._server)
+        if by_proxy is not None:
+            kind, reason = by_proxy
+            self._proxied += kind == "dead"
+            final = kind == "denied" or (not self._answered and self._proxied >= REFUSALS)
         waits = bool(self._job().job) and code.name not in OF_A_LABEL_HOLDER
         if final and not waits:
             raise RunError(f"{self._server}: {reason}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from vertizo.config import tree as config_tree
 from vertizo.config.error_lines import override, read_yaml, refusal
@@ -15,11 +15,11 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.own_table import OwnTable
+from vertizo.network.addresses import is_loopback, parsed
 from vertizo.network.job_id import JobId
 from vertizo.privacy.options import ON_LABELS
 
 NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SCORING_FILES = ("callers", "certificate", "key", "log")
 """Keys of `scoring` that are paths."""
 NAME = re.compile(r"[\w.@-]{1,64}")
@@ -31,15 +31,23 @@ def _name(value: str) -> str:
     return value
 
 
-def _address(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or not int(port) < 65536:
-        raise ValueError(f"{value!r} is no address; write host:port, such as bank.example:7443")
+def _address(value: str, info: ValidationInfo, *, reached: bool = False) -> str:
+    try:
+        parsed(value, reached=reached)
+    except ValueError as error:
+        raise ValueError(f"{info.field_name} {error}") from None
     return value
+
+
+def _server_address(value: str, info: ValidationInfo) -> str:
+    return _address(value, info, reached=True)
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
+"""One to listen at."""
+ServerAddress = Annotated[str, AfterValidator(_server_address)]
+"""One to connect to."""
 
 
 class FederationOptions(Options):
@@ -132,8 +140,8 @@ class ScoringOptions(Options):
         if (self.certificate is None) is not (self.key is None):
             raise ValueError("scoring.certificate and scoring.key belong together; set both")
         for name, place in (("http", self.http), ("grpc", self.grpc)):
-            host = "" if place is None else place.rpartition(":")[0].strip("[]")
-            if place is not None and self.certificate is None and host not in LOOPBACK:
+            host = "" if place is None else parsed(place, reached=False)[0]
+            if place is not None and self.certificate is None and not is_loopback(host):
                 raise ValueError(
                     f"scoring.{name} is {place!r} without scoring.certificate, so that keys and "
                     "scores would travel in clear; listen at 127.0.0.1, or set scoring.certificate "
@@ -224,7 +232,7 @@ class ServeConfig(ExperimentConfig):
 class JoinOptions(FederationOptions):
     """Where the label holder is, and who this party is."""
 
-    server: Address
+    server: ServerAddress
     """The label holder's address."""
     certificates: Path
     """Folder of this party's certificate, its key and the authority's certificate."""

@@ -15,7 +15,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
-from vertizo.network.options import Address, Name, beside
+from vertizo.network.options import Address, Name, ServerAddress, beside
 
 Kind = Literal["align", "train", "predict", "score"]
 ALLOWED: tuple[Kind, ...] = ("align", "train", "predict")
@@ -87,7 +87,7 @@ class LabelHolderOptions(AgentOptions):
 class MemberOptions(AgentOptions):
     """Where the label holder's agent is."""
 
-    server: Address
+    server: ServerAddress
     """The address of the label holder's agent. Jobs are at other ports of the same host."""
     server_name: str | None = None
     """The name in the label holder's certificate, if it is not the host of `server`."""
