@@ -155,6 +155,42 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
             assert torch.allclose(task.predict(found), wanted, rtol=1e-5, atol=1e-5)
 
 
+ROWS = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
+HALVES = torch.arange(60) % 2
+CLASSES, NUMBERS = Classification(2), Regression()
+
+
+@each(
+    "task, labels, weights",
+    [
+        (CLASSES, HALVES, torch.zeros(60)),
+        (CLASSES, HALVES, (torch.arange(60) == 59).float()),
+        (CLASSES, HALVES, (torch.arange(60) > 57).float()),
+        (CLASSES, HALVES, torch.full((60,), torch.inf)),
+        (NUMBERS, HALVES.float(), torch.zeros(60)),
+        (NUMBERS, 3e38 * (HALVES == 0) - 3e38 * HALVES, None),
+        (NUMBERS, 3e38 * (torch.arange(60) == 0), None),
+    ],
+)
+@each("kind", ["logistic", "boosting"])
+def test_no_labels_and_no_weights_end_the_fit(
+    kind: Any, task: Any, labels: torch.Tensor, weights: torch.Tensor | None
+) -> None:
+    """Members see that a job's process failed."""
+    made = Fitted(kind, task)
+    made.fit(ROWS, labels, weights)
+    assert not made.logits(ROWS).isnan().any()
+
+
+@each("kind", ["logistic", "boosting"])
+def test_records_that_weigh_nothing_are_not_there(kind: Any) -> None:
+    whole, less = Fitted(kind, CLASSES), Fitted(kind, CLASSES)
+    counted = torch.arange(60) % 3 > 0
+    whole.fit(ROWS, HALVES, counted.float())
+    less.fit(ROWS[counted], HALVES[counted], torch.ones(int(counted.sum())))
+    assert torch.equal(whole.logits(ROWS), less.logits(ROWS))
+
+
 @pytest.mark.full
 def test_rare_ones_of_many_classes_do_not_make_leaves_grow() -> None:
     """They grew to 10⁵ where hessians vanish, and hardly a record was right."""

@@ -108,10 +108,17 @@ def test_without_protection_they_are_refused_as_before(tmp_path: Path) -> None:
     refused("no weight", DataError, heard, weighed, "data.weight=counts", match=words)
 
 
-@each("weights", [[0.0] * ROWS, [0.0] * (ROWS - 1) + [1.0], [1e30] * ROWS])
-def test_all_weights_exchanged_change_no_run(weights: list[float], tmp_path: Path) -> None:
+WEIGHTS = [[0.0] * ROWS, [0.0] * (ROWS - 1) + [1.0], [1e30] * ROWS]
+HEADS = ["logistic", "boosting", "private", "refit"]
+
+
+@each("weights, head", list(product(WEIGHTS, HEADS)), gate=pairs(WEIGHTS, HEADS)[:2])
+def test_all_weights_exchanged_change_no_run(
+    weights: list[float], head: str, tmp_path: Path
+) -> None:
+    settings = (*GAUSSIAN, "data.weight=counts", f"server.final_head={head}")
     found = [
-        heard(table(tmp_path / str(place), LABELS["mixed"], each), *GAUSSIAN, "data.weight=counts")
+        heard(table(tmp_path / str(place), LABELS["mixed"], each), *settings)
         for place, each in enumerate(([1.0] * ROWS, weights))
     ]
     assert found[0] == found[1]
@@ -122,13 +129,14 @@ NUMBERS = {
     "hardly apart": [1e7 + place / ROWS for place in range(ROWS)],
     "large but one": [1e7] * (ROWS - 1) + [0.0],
     "beyond the range": [3e7] * ROWS,
+    "one beyond all": [3e38] + [0.0] * (ROWS - 1),
 }
 
 
-@each("name", NUMBERS)
-def test_all_numbers_exchanged_change_no_run(name: str, tmp_path: Path) -> None:
+@each("name, head", list(product(NUMBERS, HEADS)), gate=pairs(NUMBERS, HEADS)[2:])
+def test_all_numbers_exchanged_change_no_run(name: str, head: str, tmp_path: Path) -> None:
     """Without a public range, float32 would be refused for rounding the second."""
-    settings = (*GAUSSIAN, "data.label_range=[0, 2e7]")
+    settings = (*GAUSSIAN, "data.label_range=[0, 2e7]", f"server.final_head={head}")
     found = [
         heard(table(tmp_path / str(place), labels), *settings)
         for place, labels in enumerate((list(range(ROWS)), NUMBERS[name]))

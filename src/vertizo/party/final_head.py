@@ -45,6 +45,8 @@ STEPS = 200
 """Of a refit, at most: each passes over all records a few times."""
 AT_ONCE = 1024
 """Records that a refit evaluates at a time."""
+HEAVIEST = 1e30
+"""A record counts as so much at most: float32, in which scikit-learn adds up, reaches 3e38."""
 Array = NDArray[np.float64]
 
 
@@ -88,14 +90,24 @@ class Fitted:
         self._numbers: dict[str, Tensor] = {}
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """As of a `FinalHead`; one label alone is predicted for every record."""
-        present, classified = np.unique(labels.numpy()), isinstance(self._task, Classification)
-        if len(present) == 1:
-            value = 0.0 if classified else float(present[0])
+        """As of a `FinalHead`; one label alone is predicted for every record.
+
+        Records that weigh nothing are left out. No labels and weights end it: whether a job's
+        process fails is seen by its members.
+        """
+        task, classified = self._task, isinstance(self._task, Classification)
+        labels = labels if classified else labels.double()  # large float32 ones add up to infinity
+        counts = None if weights is None else weights.clamp(max=HEAVIEST).double().numpy()
+        if counts is not None:
+            there = counts > 0
+            rows, labels, counts = rows[there], labels[there], counts[there]
+        present = np.unique(labels.numpy())
+        if len(present) <= 1:
+            alone = 0.0 if isinstance(task, Classification) else task.mean
+            value = alone if classified or not len(present) else float(present[0])
             numbers = _linear(np.zeros(rows.shape[1]), np.ones(rows.shape[1]), 0.0, value)
         else:
-            counts = None if weights is None else weights.double().numpy()
-            numbers = _learnt(self._kind, self._task, rows.numpy(), labels.numpy(), counts)
+            numbers = _learnt(self._kind, task, rows.numpy(), labels.numpy(), counts)
         numbers["present"] = present if classified else present[:0]
         numbers["width"] = np.array(rows.shape[1])
         self._numbers = {name: torch.from_numpy(part) for name, part in numbers.items()}
@@ -157,10 +169,11 @@ def _learnt(
     if kind == "logistic":
         scaler = StandardScaler().fit(rows)
         inputs = scaler.transform(rows)
-        model: Any = Ridge()
         if classified:
-            model = LogisticRegression(C=_ridge(inputs, labels, weights), max_iter=1000)
-        model.fit(inputs, labels, weights)
+            model: Any = LogisticRegression(C=_ridge(inputs, labels, weights), max_iter=1000)
+            model.fit(inputs, labels, weights)
+        else:  # scikit-learn makes labels of the inputs' type
+            model = Ridge().fit(inputs.astype(np.float64), labels, weights)
         return _linear(scaler.mean_, scaler.scale_, model.coef_, model.intercept_)
     boosting = HistGradientBoostingClassifier if classified else HistGradientBoostingRegressor
     options: dict[str, Any] = {"max_iter": ROUNDS, "learning_rate": RATE, "random_state": 0}
