@@ -291,6 +291,27 @@ def test_what_is_rested_on_and_cannot_be_proved_is_said() -> None:
 
 
 @each(
+    "more",
+    [
+        {"privacy.mechanism": "randomised-response", "privacy.epsilon": 1.0},
+        {"privacy.mechanism": "teacher", "privacy.epsilon": 1.0, "privacy.teacher.components": 2},
+        {"control": "label-free"},
+    ],
+)
+def test_a_data_set_of_ones_own_may_make_features_of_labels(more: dict[str, Any]) -> None:
+    """Private labels, and no replies at all, bound nothing then either."""
+
+    def statement(**name: str) -> Any:
+        return fed.build("dpzv", None, {**more, **name}).statement()
+
+    stated = statement(**{"data.name": f"{__file__}:fed"})
+    assert stated.is_bounded
+    assert stated.assumptions == (f"data.name ({__file__}:fed) {DATA_HOLD}",)
+    assert stated.assumptions[0] in stated.words
+    assert statement().assumptions == ()
+
+
+@each(
     "method, timing, more, expected",
     [
         ("vafl", None, {}, {8, 5}),

@@ -98,7 +98,7 @@ def _statement_of(
     served: bool,
 ) -> Statement:
     if config.control == "label-free":
-        found = label_free.statement(data.records)
+        found = label_free.statement(data.records).assuming(_of_data(config))
         # Outputs of these methods' clients are as many as classes, which labels then told.
         told = data.fitted_labels and config.method.additive
         return found.without_guarantee(FITTED_LABELS) if told else found
@@ -122,7 +122,8 @@ def _of_record(
 ) -> Statement:
     side, covers = server.side, _covers(config, data, models_mix=models_mix)
     if config.privacy.mechanism in ON_LABELS:  # made of each label alone, whatever models do
-        return side.plan.statement(server_is_private=False, records=data.records)
+        found = side.plan.statement(server_is_private=False, records=data.records)
+        return found.assuming(_of_data(config))
     statement = side.plan.statement(
         server_is_private=side.update.is_private, covers=covers, records=data.records
     )
@@ -157,6 +158,15 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     return tuple(things)
 
 
+def _of_data(config: ExperimentConfig) -> tuple[str, ...]:
+    """What every guarantee rests on where the data set is the user's own: what it makes of labels.
+
+    Features that were prepared by labels would carry them past any noise.
+    """
+    name = config.data.name
+    return () if name in (*CATALOG, "frame") else (f"data.name ({name}) {DATA_HOLD}",)
+
+
 def assumptions(
     config: ExperimentConfig, data: VerticalData, covers: tuple[str, ...], *, served: bool
 ) -> tuple[str, ...]:
@@ -169,7 +179,6 @@ def assumptions(
     named = (
         ("method", config.method.name, METHODS, True, METHOD_HOLDS),
         ("codecs.up", config.codecs.up.name, CODECS, features, CODEC_HOLDS),
-        ("data.name", config.data.name, (*CATALOG, "frame"), True, DATA_HOLD),
     )
     models = (
         *(("client.model", model, features and not served) for model in config.client.every_model),
@@ -181,6 +190,7 @@ def assumptions(
         for key, name, ours, decides, holds in named
         if decides and name not in ours
     )
+    things += _of_data(config)
     things += tuple(
         f"{key} ({getattr(model, 'path', model.name)}) {MODEL_HOLDS}"
         for key, model, decides in models

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.studies.conftest import settings
+from torch import nn
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
@@ -173,6 +174,19 @@ def test_one_trial_without_a_guarantee_leaves_none() -> None:
     assert found.guarantee == "none"
     assert (found.epsilon_of_chosen, found.epsilon_together) == (None, None)
     assert "leaves none for the search" in found.words[0]
+
+
+def test_what_trials_rest_on_is_said_of_the_search() -> None:
+    own = "server.model={name: module, path: '" + f"{__file__}:own_server" + "'}"
+    assert (
+        "Assumed, tried but not proved: server.model"
+        in cost_of(plan_of(*EXACT, own), 3, 0).words[0]
+    )
+    assert "Assumed" not in " ".join(cost_of(plan_of(*EXACT), 3, 0).words)
+
+
+def own_server(inputs: int, outputs: int) -> nn.Module:
+    return nn.Linear(inputs, outputs)
 
 
 @pytest.mark.full

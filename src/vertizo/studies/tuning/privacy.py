@@ -11,7 +11,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.guarantee import LARGEST_EPSILON
-from vertizo.privacy.statement import Guarantee
+from vertizo.privacy.statement import Guarantee, Statement
 from vertizo.run.ledger_session import check_is_for
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Plan
@@ -67,7 +67,7 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
         f"{simulated}Trial {chosen} by itself: ε = {bound_text(alone)} at δ = {delta:g} for each "
         "training record, as if it alone had been made. It was not: it was chosen by what all "
         "trials showed. Covered: "
-        f"{', '.join(covers)}. Noise: {statements[0].noise_source}."
+        f"{', '.join(covers)}. Noise: {statements[0].noise_source}.{beside(statements)}"
     )
     if plan.on_labels:
         words = (
@@ -103,6 +103,16 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
     )
     found = None if math.isinf(total) else total
     return Cost(held, trials, (one, words, VALIDATION), delta, alone, found, covers)
+
+
+def beside(statements: Sequence[Statement]) -> str:
+    """What figures of several runs rest on, and for whom they are too small; or nothing."""
+    parts = []
+    if (most := max(each.records_per_person or 1 for each in statements)) > 1:
+        parts.append(f" A person with {most:,} records has more; each run's statement says it.")
+    if assumed := dict.fromkeys(one for each in statements for one in each.assumptions):
+        parts.append(f" Assumed, tried but not proved: {'; '.join(assumed)}.")
+    return "".join(parts)
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:

@@ -17,6 +17,7 @@ from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.options import ON_LABELS
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Planned, unledgered
+from vertizo.studies.tuning.privacy import beside
 
 STAYS = (
     "The figures are made of raw test labels, which nothing covers: they stay "
@@ -120,7 +121,7 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
     single = f"{trained}, each by itself ε = {bound_text(each)} at δ = {delta:g}"
     if on_labels:
         words = f"{single}. All read the private labels in {ledger}: together they cost no more."
-        return found | {"words": [words, STAYS]}
+        return found | {"words": [words + beside([one.statement for one in plans]), STAYS]}
     bound = "no ε can be shown" if math.isinf(total) else f"ε = {bound_text(total)}"
     whole = [
         f"{single}; all together, by exact composition: {bound} for each training record "
@@ -130,10 +131,8 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
         whole.append(
             "That is simulated: as if each training's noise were secret, which seeded noise is not."
         )
-    if (persons := first.records_per_person or 1) > 1:
-        whole.append(f"A person with {persons} records has more; each run's statement says it.")
-    if first.assumptions:
-        whole.append(f"Assumed, tried but not proved: {'; '.join(first.assumptions)}.")
+    if rest := beside([one.statement for one in plans]):
+        whole.append(rest.strip())
     if ledger is None:
         whole.append(
             "No ledger counts them: set privacy.ledger, and further runs on these records count on."
