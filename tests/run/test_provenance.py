@@ -22,6 +22,7 @@ def test_a_run_that_begins_tells_when_and_of_what(
     assert found["started"] == "2026-01-02T03:04:05+00:00"
     assert {"vertizo", "python", "torch", "system"} <= found["versions"].keys()
     assert found["files"] == {"loans.csv": sha256(b"id,income\n1,2\n").hexdigest()}
+    assert found["key"] != provenance.begun([])["key"], "each run's own"
 
 
 def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import json
 import re
 import shutil
 import subprocess
@@ -65,9 +67,17 @@ def test_a_simulation_says_that_it_was_one(table: Path, tmp_path: Path) -> None:
     assert dict(found.facts)["operator"] == "Ada Brunner"
     assert result.summary["privacy"]["words"] in found.promise
     digests = dict(found.digests)
-    assert digests["loans.csv, as the run began"] == sha256(table.read_bytes()).hexdigest()
     assert {"config.yaml", "preparation.json"} <= digests.keys()
     page = dossier.render(found, "2026-01-02T03:04:05+00:00", None)
+    plain = sha256(table.read_bytes()).hexdigest()
+    own = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    said = hmac.digest(own["key"].encode(), plain.encode(), "sha256").hex()
+    assert digests[f"loans.csv, as the run began ({dossier.SEALED})"] == said
+    # Whoever knows all of the table but one label would find it by trying, whatever ε is.
+    assert plain not in page
+    (tmp_path / "run" / "provenance.json").write_text(json.dumps({**own, "key": None}))
+    keyless = dict(dossier.of_folder(tmp_path / "run").digests)
+    assert keyless[f"loans.csv, as the run began ({dossier.SEALED})"] == dossier.UNKNOWN
     assert "Not signed." in page
     assert "2026-01-02 03:04:05 UTC" in page
     (tmp_path / "run" / "provenance.json").unlink()  # of a version that wrote none

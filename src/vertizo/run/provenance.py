@@ -5,7 +5,9 @@ A run keeps it as ``provenance.json`` in its folder.
 
 from __future__ import annotations
 
+import hmac
 import platform
+import secrets
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -37,9 +39,9 @@ def now() -> str:
 
 
 def begun(files: Iterable[Path | None]) -> dict[str, Any]:
-    """Of a run that begins now: ``started``, ``versions``, ``commit``, ``processor`` and ``files``.
+    """Of a run that begins now: ``started``, ``versions``, ``commit``, ``processor``, ``files``.
 
-    ``files`` holds the SHA-256 of each file.
+    ``files`` holds the SHA-256 of each file, and ``key`` what `sealed` takes.
 
     Raises:
         DataError: a file cannot be read.
@@ -50,6 +52,7 @@ def begun(files: Iterable[Path | None]) -> dict[str, Any]:
         "commit": commit(),
         "processor": processor(),
         "files": digests(files),
+        "key": secrets.token_hex(32),
     }
 
 
@@ -60,6 +63,14 @@ def digests(files: Iterable[Path | None]) -> dict[str, str]:
     names = [path.name for path in there]
     keys = [path.name if names.count(path.name) == 1 else str(path) for path in there]
     return {key: _digest(path) for key, path in zip(keys, there, strict=True)}
+
+
+def sealed(digest: str, key: str) -> str:
+    """A file's SHA-256 as others may see it: its HMAC-SHA256 by a run's key, both as they are kept.
+
+    The plain one would tell a label to whoever knows all the rest of the file, by trying.
+    """
+    return hmac.digest(key.encode(), digest.encode(), "sha256").hex()
 
 
 def _digest(path: Path) -> str:

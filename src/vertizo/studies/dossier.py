@@ -64,7 +64,7 @@ class Dossier:
     charges: tuple[tuple[str, str, str], ...]
     """Runs on the ledger: name, first and last entry."""
     digests: Pairs
-    """Of which file, and its SHA-256."""
+    """Of which file, and its SHA-256; of tables as `vertizo.run.provenance.sealed`."""
     versions: Pairs
 
 
@@ -178,6 +178,7 @@ SIMULATED = (
 )
 ELSEWHERE = "further ledgers for these records, if any, are known only where they were made"
 UNKNOWN = "not recorded by the version that made it"
+SEALED = "its HMAC-SHA256 by the key in provenance.json"
 MECHANISMS = {"none": "no noise and no private labels", "gaussian": "Gaussian noise on replies"}
 UNDATED: Mapping[str, Any] = {"started": None, "versions": {}, "files": {}}
 
@@ -298,9 +299,13 @@ def _model(folder: RunFolder, summary: Mapping[str, Any]) -> str:
 
 
 def _digests(path: Path, names: Sequence[str], own: Mapping[str, Any]) -> Pairs:
-    there = ((name, path / name) for name in names)
+    key, there = own.get("key"), ((name, path / name) for name in names)
     found = tuple((name, provenance.sha256_of(file)) for name, file in there if file.is_file())
-    return (*((f"{name}, as the run began", text) for name, text in own["files"].items()), *found)
+    tables = (
+        (f"{name}, as the run began ({SEALED})", provenance.sealed(text, key) if key else UNKNOWN)
+        for name, text in own["files"].items()
+    )
+    return (*tables, *found)
 
 
 def render(dossier: Dossier, made: str, signer: str | None) -> str:
