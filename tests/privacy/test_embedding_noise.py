@@ -267,6 +267,7 @@ def test_a_statement_promises_nothing_and_names_both_figures() -> None:
     for words in ("simulated ε = 3", "the noise follows from the run's seed"):
         assert words in statement.words
         assert words not in secret
+    assert "ideal Gaussian noise" in secret, "it is on no grid, and its seeds have 64 bits"
     for update in ["sgd", "none"]:  # no server makes it a guarantee
         federation = fed.build("vafl", changes={**fed.EMBEDDING_NOISE, "server.update": update})
         assert federation.statement().guarantee == "none"

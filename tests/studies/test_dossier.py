@@ -115,6 +115,17 @@ def test_both_ends_of_a_job_tell_the_same_story(tmp_path: Path) -> None:
     assert {"settings.yaml", "model.safetensors"} <= dict(north.digests).keys()
 
 
+@pytest.mark.full
+def test_noise_on_a_members_embeddings_is_called_no_guarantee(tmp_path: Path) -> None:
+    noise = {"mechanism": "embedding-noise", "clip": 5.0, "noise_std": 2.0}
+    config = serve_config(tmp_path, federation={"trial": False}, privacy=noise)
+    members = [join_config(tmp_path, name, trial=False) for name in deployments.MEMBERS]
+    deployments.served(tmp_path, config, members)
+    north = dossier.of_folder(tmp_path / "north")
+    assert (north.guarantee, north.badge[-6:]) == ("none", "noised")
+    assert "ideal Gaussian noise" in north.promise[0]
+
+
 @each(
     "changes, said",
     [

@@ -3,7 +3,9 @@
 The client clips each record's embedding to norm C and adds ``N(0, σ² I)`` before it is sent. This
 says nothing about labels, which the server's answers still carry. Nor does it bound what the
 server learns of a record's features: the client trains on them, and its parameters carry them into
-the embeddings of other records. The figures below are those of the record's own embeddings alone.
+the embeddings of other records. The figures below are those of the record's own embeddings alone,
+for ideal Gaussian noise: this noise is on no grid, and its seeds could be searched in principle, so
+that nothing here is called exact.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from vertizo.privacy.clipping import clip
 from vertizo.privacy.epsilon_text import bound_text
 
 FROM_SEED = "; the noise follows from the run's seed, and protects from nobody who knows that"
+IDEAL = (
+    "; the figure is that of ideal Gaussian noise, of which this is an approximation in "
+    "floating-point numbers, made from a secret seed of 64 bits for each query"
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class EmbeddingStatement:
             f"The noise gives what one client sends of a record, {self.releases} embedding{plural} "
             f"in all, {seeded}ε = {bound_text(self.epsilon)} at δ = {self.delta:g} against the "
             f"server (by the published formula, which does not hold: {self.epsilon_published:.4g})"
-            f"{FROM_SEED if self.simulated else ''}; what the "
+            f"{FROM_SEED if self.simulated else IDEAL}; what the "
             "client's model carries of a record into other records' embeddings is not covered, "
             "nor are embeddings for validation and test, which carry no noise."
         )

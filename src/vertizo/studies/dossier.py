@@ -144,7 +144,7 @@ def of_member(path: Path, operator: str | None = None) -> Dossier:
             *_facts(config, own, found.get("finished"), operator),
             ("queries", f"{found['queries']:,}"),
         ),
-        guarantee="exact" if is_noised else "none",
+        guarantee="none",  # what noise on embeddings comes to is in the member's own words
         badge=f"own features against the label holder: {'noised' if is_noised else 'none'}",
         promise=(f"What this party sent: {found['own_words']}",),
         rates=(),
