@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import vertizo as vz
 from vertizo.config import schema
-from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.run.experiment import Experiment
 
 ROWS = 60
@@ -130,6 +130,7 @@ NUMBERS = {
     "large but one": [1e7] * (ROWS - 1) + [0.0],
     "beyond the range": [3e7] * ROWS,
     "one beyond all": [3e38] + [0.0] * (ROWS - 1),
+    "all beyond all": [3e38, -3e38] * (ROWS // 2),
 }
 
 
@@ -142,6 +143,9 @@ def test_all_numbers_exchanged_change_no_run(name: str, head: str, tmp_path: Pat
         for place, labels in enumerate((list(range(ROWS)), NUMBERS[name]))
     ]
     assert found[0] == found[1]
+    if name == "all beyond all":
+        plain = "data.task=regression", "data.label_range=[0, 2e7]"
+        refused(name, RunError, heard, table(tmp_path, NUMBERS[name]), *plain, match="loss is inf")
     if name == "hardly apart":
         path = table(tmp_path, NUMBERS[name])
         plain = "data.task=regression", "data.label_range=null"

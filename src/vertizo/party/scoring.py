@@ -36,6 +36,8 @@ class Scoring:
             self._task = Classification(task.outputs, task.positive)
         self.tested: dict[Head, Tensor] = {}
         """Logits of the test records, [rows, outputs], as they were scored last and in whole."""
+        self.is_finite = True
+        """Whether all that was predicted for the last score was finite."""
 
     def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
         """Of one of the heads, [rows, outputs]."""
@@ -52,6 +54,7 @@ class Scoring:
         A raw head's are always whole: it is scored once, at the end.
         """
         logits = self.logits(purpose, rows, by)
+        self.is_finite = bool(logits.isfinite().all())
         if not whole and by == "private":
             return scores(self._task, logits, self.labels[purpose])
         self.tested[by] = logits

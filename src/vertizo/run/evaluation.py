@@ -15,6 +15,7 @@ from vertizo.party.final_head import MISSING, WORDS
 from vertizo.party.metrics import Scores, chosen_by
 from vertizo.protocol.messages import Purpose
 from vertizo.run.job_state import Job, JobState, Which
+from vertizo.run.label_checks import are_protected
 from vertizo.run.provenance import now
 from vertizo.run.traffic import Traffic
 
@@ -33,14 +34,17 @@ def score(job: Job, purpose: Purpose, *, closing: bool = False) -> Scores:
     """Quality on a partition whose embeddings are all there; nothing where it has no records.
 
     When ``closing``, test records have all figures of `vertizo.party.closing_scores`.
-    Raises NonFiniteError if training diverged; `diverged` says what to do.
+    Raises NonFiniteError if training diverged; `diverged` says what to do. Where labels are
+    protected predictions alone decide that, as members see when a job ends: labels that are far
+    from all of them may make the loss infinite.
     """
     if not len(job.data.labels[purpose]):
         return {}
     if purpose == "train":
         return job.party.score_head()
     scores = job.party.score(purpose, whole=closing and purpose == "test")
-    if not math.isfinite(scores["loss"]):
+    of_labels = are_protected(job.config) and job.party.scoring.is_finite
+    if not math.isfinite(scores["loss"]) and not of_labels:
         raise NonFiniteError(f"the {purpose} loss is {scores['loss']}")
     return scores
 

@@ -10,6 +10,12 @@ from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
 
 
+def are_protected(config: ExperimentConfig) -> bool:
+    """Whether something is guaranteed of labels, or would be but for the server's training."""
+    mechanism = config.privacy.mechanism
+    return mechanism not in ("none", "embedding-noise") or config.control == "label-free"
+
+
 def noted(config: ExperimentConfig, data: VerticalData) -> VerticalData:
     """The data, with a note for its owner where nothing can be learned from these labels.
 
@@ -34,7 +40,6 @@ def noted(config: ExperimentConfig, data: VerticalData) -> VerticalData:
             f"{data.name}: the weight {config.data.weight!r} is 0 in every row; there must be at "
             "least one non-zero number"
         )
-    protected = config.privacy.mechanism not in ("none", "embedding-noise")
-    if found and not (protected or config.control == "label-free"):
+    if found and not are_protected(config):
         raise DataError(found[0])
     return replace(data, notes=(*data.notes, *found)) if found else data
