@@ -54,12 +54,12 @@ def method_table(name: str) -> str:
     traffic = exchange(name)
     method = METHODS[name](name=name)
     points, coded = method.points, not isinstance(method.up, NoCompression)
-    up = f"{points if points > 1 else ''}{'·' if points > 1 else ''}B·d_h"
-    numbers = {
-        BATCH * DIMENSION: "B·d_h",
-        1: "1",
-        2: "2",
-    }.get(traffic.values, "q")
+    count = getattr(method, "num_directions", 0)
+    directions = "K" if method.additive else "q"
+    sent = "(K + 1)" if method.additive and points == count + 1 else str(points)
+    up = f"{sent}·B·d_h" if points > 1 else "B·d_h"
+    known = {count: directions, count + 1: f"({directions} + 1)"} if count > 1 else {}
+    numbers = {BATCH * DIMENSION: "B·d_h", 1: "1", 2: "2", **known}[traffic.values]
     rows = []
     if traffic.announcement:
         rows.append(("announcement, down", "w·B", f"{traffic.announcement:,}"))

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from pydantic import TypeAdapter, ValidationError
 from tests.federations import back
 from tests.refusals import refused
-from tests.rows import examples
+from tests.rows import each, examples
 
 from vertizo.core.errors import MalformedError
 from vertizo.protocol.codecs.base import Codec
@@ -358,3 +358,23 @@ def test_other_options_are_refused() -> None:
     ]
     for tree, words in rows:
         refused(tree, ValidationError, choice.validate_python, tree, match=words)
+
+
+@each(
+    "bits, numbers, gain",
+    [(2, 100, 1.01), (2, 4096, 1.06), (2, 65536, 1.18), (1, 4096, 2.83), (4, 65536, 1.0)],
+)
+def test_the_gain_of_few_levels_grows_with_the_array(bits: int, numbers: int, gain: float) -> None:
+    """docs/codecs.md, Gain: the ends move apart, by levels written out in float64 as well."""
+    generator, found, by_hand = np.random.default_rng(0), [], []
+    codec, steps = Uniform(bits=bits), 2**bits - 1
+    for _ in range(max(10, 100_000 // numbers)):
+        x = generator.standard_normal(numbers).astype(np.float32)
+        sent = codec.decode(codec.encode(torch.from_numpy(x)), (numbers,)).numpy()
+        wide, low = x.astype(np.float64), float(x.min())
+        width = float(x.max()) - low
+        levels = np.round((wide - low) / width * steps) / steps * width + low
+        found.append(float(wide @ sent / (wide @ wide)))
+        by_hand.append(float(wide @ levels / (wide @ wide)))
+    assert np.allclose(found, by_hand, atol=1e-5)
+    assert float(np.mean(found)) == pytest.approx(gain, rel=0.02)
