@@ -17,13 +17,16 @@ from tests.rows import each
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
+from vertizo.data.keyed import FileTable
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.spelling import spelt
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import read
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.weights import of_classes
+from vertizo.network.scoring.lookup import Lookup
 from vertizo.run.experiment import Experiment
 from vertizo.run.prediction import Predictor
 
@@ -194,11 +197,26 @@ def test_a_column_of_strangers_is_said(tmp_path: Path) -> None:
     assert line.startswith("new.csv: 60 of 60 values of 'job', such as '17', are no category")
     assert "'cook', 'nurse', 'née'" in line
     assert preparation.unknown(odd[:4]) == []
-    half = pl.when(pl.int_range(pl.len()) < ROWS // 2).then(pl.lit("17")).otherwise(pl.col("job"))
-    assert preparation.unknown(frame().with_columns(half.alias("job"))) == []
+    for strange, count in ((0.4, 1), (0.1, 0)):
+        some = pl.when(pl.int_range(pl.len()) < strange * ROWS).then(pl.lit("17"))
+        mixed = frame().with_columns(some.otherwise(pl.col("job")).alias("job"))
+        assert len(preparation.unknown(mixed)) == count
     test = _csv(odd, tmp_path / "test")
     notes = prepare(data.model_copy(update={"test_path": test}), Stream.from_seed(0)).notes
     assert [f"{test}: 60 of 60 values of 'job'" in note for note in notes] == [True]
+
+
+def test_an_empty_column_is_said(tmp_path: Path) -> None:
+    """Of numbers as well as of categories, however it is empty."""
+    data = DataConfig(name="table", path=_csv(frame(), tmp_path / "train"), label="y", parties=2)
+    preparation = prepare(data, Stream.from_seed(0)).preparation
+    assert preparation is not None
+    held = [column for own in preparation.parties.values() for column in own.columns]
+    for column in held:
+        for nothing in (pl.lit(None), pl.lit(None, pl.String), pl.lit(float("nan"))):
+            (line,) = preparation.unknown(frame().with_columns(nothing.alias(column)), name="new")
+            words = f"new: column {column!r} is empty in all 60 rows; all of them count as missing"
+            assert line == words
 
 
 def test_what_an_older_version_fitted_is_known_still() -> None:
@@ -232,3 +250,20 @@ def test_texts_of_a_parquet_file_are_as_those_of_a_csv_file(tmp_path: Path) -> N
         options = DataConfig(name="table", path=tmp_path / "people.PARQUET", label="y")
         with pytest.raises(DataError, match=r"label 'y' is missing in 1 of 4 rows: row 2"):
             prepare(options, Stream.from_seed(0))
+
+
+def test_whoever_scores_hears_of_strangers_once(tmp_path: Path) -> None:
+    """The holder of the column alone, once for each column, however many ask."""
+    data = DataConfig(name="table", path=_csv(frame(), tmp_path / "train"), label="y", parties=1)
+    preparation = prepare(data, Stream.from_seed(0)).preparation
+    assert preparation is not None
+    (own,) = preparation.parties.values()
+    odd = frame().with_columns(job=pl.lit("17"), key=pl.int_range(pl.len()).cast(pl.String))
+    table = FileTable(_csv(odd, tmp_path / "new"), "key", CsvFormat())
+    said: list[str] = []
+    lookup = Lookup(table, own, said.append)
+    for _ in range(2):
+        places, _ = lookup.features([str(place) for place in range(20)])
+        assert len(places) == 20
+    assert len(said) == 1
+    assert "20 of 20 values of 'job', such as '17', are no category" in said[0]

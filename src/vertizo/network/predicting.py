@@ -60,8 +60,8 @@ class NewRecords:
 
     def notes(self, prepare: Preprocessing) -> list[str]:
         """What is allowed and probably not meant in them, a line each."""
-        found = unknown(Source(self.name, self.frame), prepare.levels)
-        return [f"note: {line}" for line in found]
+        found = unknown(Source(self.name, self.frame), prepare.levels, prepare.columns)
+        return [f"note: {line}" for line in found.values()]
 
 
 class PredictingService(MemberService):

@@ -44,8 +44,8 @@ def options(path: Path, label: str = "y", **more: Any) -> DataConfig:
     return DataConfig(name="table", path=path, label=label, **more)
 
 
-def refuse(words: list[str], path: Path, label: str = "y", **more: Any) -> None:
-    refused(words, UserError, prepare, options(path, label, **more), Stream.from_seed(0))
+def refuse(words: list[str], path: Path, label: str = "y", **more: Any) -> str:
+    return refused(words, UserError, prepare, options(path, label, **more), Stream.from_seed(0))
 
 
 def made(path: Path, **more: Any) -> VerticalData:
@@ -255,6 +255,16 @@ class TestTask:
             refuse([words, "set data.task to classification"], path, parties=1)
         pl.DataFrame({"a": [1, 2], "y": [[1], [2]]}).write_parquet(path := write("", "x.parquet"))
         refuse(["List(Int64)", "name another column in data.label"], path, parties=1)
+
+    def test_no_advice_makes_a_class_of_what_is_missing(self, write: Write) -> None:
+        lines = [f"{i},{i},{i}.5" for i in range(30)]
+        for nothing in ("None", "NaT", "-", "unknown"):
+            for last in (f"1,{nothing},1.5", f"1,2,{nothing}"):
+                path = write("\n".join(["a,b,y", *lines, last]))
+                line = refuse(
+                    [repr(nothing), "leave it empty if nothing is known"], path, parties=1
+                )
+                assert line.endswith("nothing is known")
 
     def test_numbers_that_rounding_would_level_are_refused(self, write: Write) -> None:
         """Seconds since 1970 are 128 apart in float32: all of a minute would be one."""

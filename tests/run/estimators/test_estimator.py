@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,13 @@ class TestFit:
         with_dates = classifier().fit(dates, Y)
         for frame in (dates, as_pandas(dates)):
             assert np.array_equal(wanted, with_dates.predict_proba(frame))
+
+    def test_strangers_and_empty_columns_are_warned_of(self, plain: vz.VerticalClassifier) -> None:
+        new = X[:40].with_columns(city=pl.lit("Paris"), age=pl.lit(None, pl.Float64))
+        words = "X: (40 of 40 values of 'city'|column 'age' is empty)"
+        with pytest.warns(UserWarning, match=words) as heard:
+            plain.predict_proba(new)
+        assert len(heard) == 2
 
     def test_arrays_are_cut_in_two_and_may_miss_values(self) -> None:
         assert np.isnan(NUMBERS).any()
@@ -326,6 +334,28 @@ class TestOneLineSaysWhatIsWrong:
     def test_of_records(self, x: Any, y: Any, words: list[str]) -> None:
         refused(DataError, words, classifier().fit, x, y)
 
+    @each("name", ["None", "NaN", "NumPy's", "NA", "NaT", "Decimal"])
+    def test_of_missing_labels(self, name: str) -> None:
+        """No advice makes a class of them."""
+        nothing = {
+            "None": None,
+            "NaN": float("nan"),
+            "NumPy's": np.float64("nan"),
+            "NA": pd.NA,
+            "NaT": pd.NaT,
+            "Decimal": Decimal("nan"),
+        }[name]
+        for there in ("late", 1, True, 2.5):
+            y = [there] * 119 + [nothing]
+            kinds = [np.array(y, object), pd.Series(y, dtype=object)]
+            kinds += [pd.Series(y, dtype="category")] if nothing is None else []
+            for given in kinds:
+                with pytest.raises(DataError, match="y is missing in 1 of 120 records; leave"):
+                    classifier().fit(X, given)
+        several = np.array([[0, 1]] * 119 + [[nothing, 1]], object)
+        with pytest.raises(DataError, match="y is missing in 1 of 120 records; leave"):
+            classifier().fit(X, several)
+
     def test_of_new_records(self, plain: vz.VerticalClassifier) -> None:
         """Of which unseen and missing values are no mistake."""
         with pytest.raises(ValueError, match="feature names should match"):
@@ -333,7 +363,8 @@ class TestOneLineSaysWhatIsWrong:
         with pytest.raises(DataError, match="'age' holds 'old' in row 1"):
             plain.predict(X.with_columns(age=pl.lit("old")))
         odd = X.with_columns(city=pl.lit("Lima"), age=pl.lit(None, pl.Float64))
-        assert np.isfinite(plain.predict_proba(odd)).all()
+        with pytest.warns(UserWarning, match="'city'|'age'"):
+            assert np.isfinite(plain.predict_proba(odd)).all()
 
     def test_a_folder_is_used_once(self, tmp_path: Any) -> None:
         model = classifier(out=tmp_path / "run").fit(X, Y)

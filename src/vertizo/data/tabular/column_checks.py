@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +21,10 @@ NEARLY = 0.9
 """The share of a column's values from which on the others are mistakes."""
 FEW = 5
 """Fewer values than that may all be new categories."""
+NOTHING = ("none", "nat", "nil", "missing", "unknown", "na", "n.a.", "-", "--", ".", "undefined")
+"""Texts, in lower case, that people and programs write where they know nothing."""
+MANY = 0.2
+"""The share of a column's values from which on new categories are many."""
 FEWEST = 20
 """Rows from which on a column of nothing but different texts is an identifier."""
 SHOWN = 5
@@ -109,9 +113,11 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
     whole = f"where {plain} of {total} values are numbers"
     if numeric:
         whole = "but data.ranges is for numbers"
+    # Categories of it would make one of what is missing.
+    missing = values.gather(wrong).str.strip_chars().str.to_lowercase().is_in(NOTHING).all()
     raise DataError(
         f"{line}{others}, {whole}; correct it, or leave it empty if nothing is known"
-        + ("" if numeric else f", or {advice.categorical} if it holds categories")
+        + ("" if numeric or missing else f", or {advice.categorical} if it holds categories")
     )
 
 
@@ -182,20 +188,39 @@ def notes(
     return said
 
 
-def unknown(source: Source, known: Mapping[str, Collection[str]]) -> list[str]:
-    """A line for each column of categories of which most values are none that are ``known``."""
+def unknown(
+    source: Source, known: Mapping[str, Collection[str]], columns: Iterable[str] = ()
+) -> dict[str, str]:
+    """A line for each column of new records that tells a model less than in training.
+
+    Many values of categories are none that are ``known``, or one of ``columns`` is empty.
+    """
     from vertizo.data.tabular.columns import texts
 
-    said = []
-    for column, names in known.items():
-        present = texts(source, column).drop_nulls()
-        strange = present.filter(~present.is_in(list(names)))
-        if len(present) >= FEW and 2 * len(strange) > len(present):
-            said.append(
-                f"{source.name}: {len(strange):,} of {len(present):,} values of {column!r}, such "
-                f"as {strange[0]!r}, are no category of the training records, which have "
-                f"{', '.join(map(repr, list(names)[:SHOWN]))}; all of them count as missing"
+    height, said = source.frame.height, dict[str, str]()
+    if height < FEW:
+        return said
+    for column in dict.fromkeys([*known, *columns]):
+        values = source.frame[column]
+        if column in known:
+            values = texts(source, column)
+        elif values.dtype.is_float():
+            values = values.fill_nan(None)
+        present, names = values.drop_nulls(), known.get(column)
+        if not len(present):
+            said[column] = (
+                f"{source.name}: column {column!r} is empty in all {height:,} rows; all of them "
+                "count as missing"
             )
+        elif names is not None:
+            names = list(names)
+            strange = present.filter(~present.is_in(names))
+            if len(present) >= FEW and len(strange) >= MANY * len(present):
+                said[column] = (
+                    f"{source.name}: {len(strange):,} of {len(present):,} values of {column!r}, "
+                    f"such as {strange[0]!r}, are no category of the training records, which have "
+                    f"{', '.join(map(repr, names[:SHOWN]))}; all of them count as missing"
+                )
     return said
 
 

@@ -118,9 +118,10 @@ class Preparation:
         }
 
     def unknown(self, frame: pl.DataFrame, *, name: str = "the table") -> list[str]:
-        """A line for each column of new records that holds few of the categories of training."""
+        """A line for each column of new records that tells less than in training."""
         source = Source(name, frame)
-        return [line for own in self.parties.values() for line in unknown(source, own.levels)]
+        found = (unknown(source, own.levels, own.columns) for own in self.parties.values())
+        return [line for each in found for line in each.values()]
 
     def labels(
         self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row

@@ -155,7 +155,8 @@ def pool(
             for column in levels
         }
         public = {c: names(own, f"data.categories.{c}") for c, own in options.categories.items()}
-        remarks += unknown(test, {column: public.get(column, seen[column]) for column in levels})
+        known = {column: public.get(column, seen[column]) for column in levels}
+        remarks += unknown(test, known, columns).values()
     bounds = options.label_range
     learned, labels, class_names = labels_of(sources, label, task, classes, bounds)
     if isinstance(label, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,8 +11,13 @@ from torch import Tensor
 from vertizo.core.errors import DataError
 from vertizo.core.notices import Alarm
 from vertizo.data.keyed import KeyedTable
+from vertizo.data.tabular.column_checks import unknown
+from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Lookup:
@@ -25,7 +31,7 @@ class Lookup:
         self, table: KeyedTable, prepare: Preprocessing, notice: Callable[[str], None]
     ) -> None:
         self._table, self._prepare, self._notice = table, prepare, notice
-        self._told = ""
+        self._told, self._noted = "", set[str]()
         table.need(prepare.columns)
 
     def features(self, keys: Sequence[str]) -> tuple[list[int], Tensor]:
@@ -53,6 +59,7 @@ class Lookup:
             self._tell(f"{error}; such records are not scored")
         else:
             self._told = ""
+            self._note(frame)
             return places, found
         kept: list[tuple[int, Tensor]] = []
         for row, place in enumerate(places):
@@ -62,6 +69,14 @@ class Lookup:
                 continue
         rows = [one for _, one in kept] or [torch.empty(0, self._prepare.width)]
         return [place for place, _ in kept], torch.cat(rows)
+
+    def _note(self, frame: pl.DataFrame) -> None:
+        """Tell people once of each column that tells less than in training."""
+        prepare = self._prepare
+        found = unknown(Source(self._table.name, frame), prepare.levels, prepare.columns)
+        for column in found.keys() - self._noted:
+            self._noted.add(column)
+            self._notice(f"note: {found[column]}")
 
     def _tell(self, words: str) -> None:
         """Tell people once for each mistake on end."""

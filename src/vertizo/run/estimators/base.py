@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -233,7 +234,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             *(config, result.summary, self._preparation, result.parameters),
             raw_head=result.raw_head if self.head == "raw" else None,
         )
-        outputs: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
+        frame = features.frame(held)
+        outputs: NDArray[np.float32] = predictor.outputs(frame, name="X").numpy()
+        for line in self._preparation.unknown(frame, name="X"):
+            warnings.warn(line, UserWarning, stacklevel=4)  # where somebody predicts
         return outputs
 
     def save(self, path: str | Path) -> None:

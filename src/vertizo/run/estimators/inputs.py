@@ -152,10 +152,8 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
     if not numbers and (several := np.asarray(given)).ndim == 2 and several.shape[1] > 1:
         return _several(several)
     y: NDArray[Any] = column_or_1d(given, warn=True)
+    _check_there(y)
     if y.dtype.kind == "O":
-        missing = sum(value is None or value is not value for value in y.tolist())
-        if missing:
-            raise DataError(f"y is missing in {missing} of {len(y)} records; leave them out")
         native = np.asarray(y.tolist())
         y = native if native.dtype.kind in "biuf" else y  # of pandas' nullable types
         odd = next((value for value in y.tolist() if not isinstance(value, LABELS)), None)
@@ -178,7 +176,31 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
     return y
 
 
+def _check_there(y: NDArray[Any]) -> None:
+    """DataError where labels are missing, [records, ...], whatever stands for them."""
+    cells = y.reshape(len(y), -1)
+    if y.dtype.kind == "O":
+        absent = [any(map(_is_missing, record)) for record in cells.tolist()]
+    elif y.dtype.kind in "fmM":
+        absent = np.isnan(cells).any(1).tolist()
+    else:
+        return
+    if any(absent):
+        raise DataError(f"y is missing in {sum(absent)} of {len(y)} records; leave them out")
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has for them."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' NA is neither equal to itself nor not
+        return True
+    except ValueError:  # an array
+        return False
+
+
 def _several(y: NDArray[Any]) -> NDArray[np.int64]:
+    _check_there(y)
     if y.dtype.kind == "O":  # of pandas' nullable types
         y = np.asarray(y.tolist())
     wrong = y[~np.isin(y, (0, 1))] if y.dtype.kind in "biuf" else y.ravel()
