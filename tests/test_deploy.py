@@ -76,7 +76,6 @@ def test_the_compose_file_goes_from_nothing_to_predictions(tmp_path: Path, port:
         environment = {k: here(v) for k, v in service.get("environment", {}).items()}
         environment |= {
             "PATH": f"{tools}:{os.environ['PATH']}",
-            "TUTORIAL_FILES": str(ROOT / "examples" / "federation"),
             "XDG_STATE_HOME": str(tmp_path / f"{name}-state"),
             "VERTIZO_LOG_FORMAT": "json",
             "OMP_NUM_THREADS": "1",
@@ -127,7 +126,7 @@ def test_the_compose_file_holds_together() -> None:
         assert all(place in image for place in mounted.values()), "the image gives their owner"
         if name in PARTIES:  # and no other party's
             assert set(mounted) == {name, f"{name}-state"}
-        file = ROOT / "examples" / "federation" / f"{name}.yaml"
+        file = ROOT / "src" / "vertizo" / "data" / "tutorial" / f"{name}.yaml"
         variables = settings_of(service.get("environment", {}))
         if name == "hospital":
             assert load_serve(file, variables).federation.metrics == "0.0.0.0:9100"

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tests.waiting import PATIENT, until
 from vertizo.cli.parties import join, serve
 from vertizo.cli.predict import predict
 from vertizo.core.errors import ConfigError
+from vertizo.data import tutorial
 
 sklearn_datasets = Lazy("sklearn.datasets")
 sklearn_metrics = Lazy("sklearn.metrics")
@@ -33,6 +33,7 @@ sklearn_metrics = Lazy("sklearn.metrics")
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parent.parent
+FILES = Path(tutorial.__file__).parent
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^## ([^\n]+)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TERMINAL = re.compile(r"(.*?) +# (\w+)")
@@ -58,10 +59,7 @@ class Reader:
         self.logs = folder / "logs"
         (tools := folder / "tools").mkdir()
         self.logs.mkdir()
-        (tools / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-        (tools / "python").chmod(0o755)
         (tools / "sitecustomize.py").write_text(FIRST_IMPORT)
-        (folder / "examples").symlink_to(ROOT / "examples")
         self.environment = {
             **os.environ,
             "PATH": f"{tools}:{os.environ['PATH']}",
@@ -95,7 +93,7 @@ class Reader:
             return
         with log.open("wb") as output:
             self.open[terminal] = subprocess.Popen(
-                ["/bin/sh", "-c", line if "*" in line else f"exec {line}"],
+                ["/bin/sh", "-c", f"exec {line}"],
                 cwd=self.place,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -151,7 +149,7 @@ def expected(line: str, *, exactly: bool) -> str:
 
 
 def diagnoses() -> dict[str, str]:
-    """What each patient has; the names are those of ``make_tables.py``."""
+    """What each patient has; the names are those of `vertizo.data.tutorial`."""
     whole = sklearn_datasets.load_breast_cancer()
     kinds = ("malignant", "benign")
     return {f"P{7919 * n % 100_003:06d}": kinds[t] for n, t in enumerate(whole.target)}
@@ -159,7 +157,7 @@ def diagnoses() -> dict[str, str]:
 
 def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     pytest.importorskip("nacl")
-    known = (ROOT / "examples" / "federation" / "lab.yaml").read_text()
+    known = (FILES / "lab.yaml").read_text()
     assert [block in known for _, block in blocks("yaml")] == [True]
     assert [heading[:2] for heading, _ in blocks("shell")] == [f"{n}." for n in range(1, 8)]
     with held_port() as port:
@@ -194,14 +192,13 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
 
 
 def test_what_is_not_this_partys_is_refused(tmp_path: Path) -> None:
-    files = ROOT / "examples" / "federation"
     for command, party, words in (
         (serve, "lab", "a feature holder's is for `vertizo join`"),
         (join, "hospital", "which is for `vertizo serve`"),
     ):
-        refused(party, ConfigError, command, files / f"{party}.yaml", match=words)
+        refused(party, ConfigError, command, FILES / f"{party}.yaml", match=words)
     words = r"--id is for a run folder; .* has data\.id"
-    refused("--id", ConfigError, predict, files / "lab.yaml", id_="patient", match=words)
+    refused("--id", ConfigError, predict, FILES / "lab.yaml", id_="patient", match=words)
     for file in ("job", "secret.key"):  # a folder of one party does not predict alone
         (folder := tmp_path / file.replace(".", "-")).mkdir()
         (folder / file).touch()

@@ -3,16 +3,14 @@
 # usage: prepare.sh PARTIES, a folder that has or gets one for each
 set -eu
 umask 077
-here=$(dirname "$0")
-examples=${TUTORIAL_FILES:-$here}
 if [ -e "$1/hospital/hospital.yaml" ]; then exit 0; fi # from the last time
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
-python "$examples/make_tables.py" "$made"
+vertizo init "$made" --parties
 vertizo certs "$made/certs" --server hospital --member lab --member clinic
 for party in clinic lab hospital; do # hospital.yaml last: it says that all is there
     mkdir -p "$1/$party/certs"
     cp -R "$made/certs/$party" "$1/$party/certs/"
     cp "$made/$party".*csv "$1/$party"
-    cp "$examples/$party.yaml" "$1/$party"
+    cp "$made/$party.yaml" "$1/$party"
 done

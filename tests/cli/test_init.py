@@ -92,3 +92,18 @@ def test_nothing_is_replaced(vertizo: Vertizo, refuses: Refuses, here: Path) -> 
         refuses.row(command[0], words, *command)
     (here / "file").write_text("mine")
     refuses.row("a file", ["file cannot be written to"], "init", "file")
+
+
+def test_the_files_of_real_parties_come_with_the_package(vertizo: Vertizo, here: Path) -> None:
+    made = vertizo("init", "hos pital", "--parties")
+    assert (made.code, made.err) == (0, "")
+    assert made.out.splitlines()[1] == "  cd 'hos pital'"
+    names = {path.name for path in (here / "hos pital").iterdir()}
+    for party in ("hospital", "lab", "clinic"):
+        files = {f"{party}{end}" for end in (".csv", ".new.csv", ".yaml", ".agent.yaml")}
+        assert files < names
+        assert pl.read_csv(here / "hos pital" / f"{party}.csv").height == 489
+        assert pl.read_csv(here / "hos pital" / f"{party}.new.csv").height == 60
+    again = vertizo("init", "hos pital", "--parties")
+    assert again.code == 2
+    assert "exists already, and is kept" in again.line

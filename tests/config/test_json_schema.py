@@ -22,8 +22,11 @@ FILES = {
         *ROOT.glob("examples/*.yaml"),
     ],
     "study": [*ROOT.glob("experiments/papers/*.yaml")],
-    "serve": [ROOT / "examples/federation/hospital.yaml"],
-    "join": [ROOT / "examples/federation/lab.yaml", ROOT / "examples/federation/clinic.yaml"],
+    "serve": [ROOT / "src/vertizo/data/tutorial/hospital.yaml"],
+    "join": [
+        ROOT / "src/vertizo/data/tutorial/lab.yaml",
+        ROOT / "src/vertizo/data/tutorial/clinic.yaml",
+    ],
 }
 
 

@@ -90,6 +90,7 @@ class MemberService:
     def _was_over(self) -> None:
         """Say that the job is finished, and wait shortly for members that missed its end."""
         self._patience = min(self._patience, AGAIN_SECONDS)
+        self._named.update(range(len(self.members)))  # nobody is waited for by name
         which = f"members that missed its end have {self._patience:g} s to ask"
         self._notice(f"the job is finished; {which}")
 

@@ -18,6 +18,7 @@ from tests.refusals import refused
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RefusedError, RunError
+from vertizo.data import tutorial
 from vertizo.network.agent import processes
 from vertizo.network.agent.children import environment
 from vertizo.network.agent.job_file import load_job
@@ -383,7 +384,7 @@ def test_a_wrong_table_is_told_when_submitted(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_tutorial_are_agents_and_jobs_and_fit_each_other() -> None:
-    folder = Path(__file__).parents[3] / "examples" / "federation" / "agents"
+    folder = Path(tutorial.__file__).parent
     agents = {path.stem: load_agent(path) for path in folder.glob("*.agent.yaml")}
     assert len(agents) == 3
     jobs = [load_job(path)[0] for path in folder.glob("*.job.yaml")]
@@ -392,7 +393,7 @@ def test_the_files_of_the_tutorial_are_agents_and_jobs_and_fit_each_other() -> N
         assert all(job.table in agent.tables for agent in agents.values())
         for key in ("alignment", "model"):
             assert getattr(job, key) in (None, *(other.name for other in jobs))
-    page = (folder.parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "agent.md").read_text(encoding="utf-8")
     shown = page.split("```yaml\n")[1].split("```")[0]
     assert yaml.safe_load(shown) == yaml.safe_load((folder / "lab.agent.yaml").read_text())
 
@@ -454,7 +455,7 @@ def test_a_job_that_scores_for_nobody_is_refused_when_submitted(tmp_path: Path) 
 def test_schemas_take_the_files_of_the_tutorial_and_refuse_others() -> None:
     from vertizo.cli.schema import made
 
-    folder = Path(__file__).parents[3] / "examples" / "federation" / "agents"
+    folder = Path(tutorial.__file__).parent
     for kind in ("agent", "job"):
         checker = jsonschema.Draft202012Validator(made(kind))  # type: ignore[arg-type]
         for path in folder.glob(f"*.{kind}.yaml"):

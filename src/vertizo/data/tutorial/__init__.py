@@ -1,0 +1,52 @@
+"""What three organisations have at the beginning of the pages on real parties and agents.
+
+Tables about partly the same patients, from scikit-learn's breast cancer: each has its own columns,
+its own order, and not everybody. Beside them, new patients to predict, ``PARTY.new.csv``, whose
+diagnosis nobody has yet; and each party's configurations, for commands and for agents.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+NEW = 60
+"""Patients that come later."""
+
+
+def texts() -> dict[str, str]:
+    """Name of each file → its content; the same each time."""
+    here = files(__name__)
+    found = {one.name: one.read_text(encoding="utf-8") for one in here.iterdir() if _is_yaml(one)}
+    return {**_tables(), **dict(sorted(found.items()))}
+
+
+def _is_yaml(place: object) -> bool:
+    return str(getattr(place, "name", "")).endswith(".yaml")
+
+
+def _tables() -> dict[str, str]:
+    import numpy as np
+    import polars as pl
+    from sklearn.datasets import load_breast_cancer
+
+    whole = load_breast_cancer()
+    names = [str(name).replace(" ", "_") for name in whole.feature_names]
+    patients = [f"P{7919 * n % 100_003:06d}" for n in range(len(whole.target))]
+    frame = pl.DataFrame(whole.data, schema=names).with_columns(
+        pl.Series("patient", patients),
+        pl.Series("diagnosis", np.where(whole.target == 0, "malignant", "benign")),
+    )
+    columns = {
+        "hospital": ["diagnosis"],
+        "lab": [name for name in names if name.startswith("mean")],
+        "clinic": [name for name in names if not name.startswith("mean")],
+    }
+    made = {}
+    for seed, (party, own) in enumerate(columns.items()):
+        order = np.random.default_rng(seed)
+        known = order.permutation(frame.height - NEW)[: round(0.96 * (frame.height - NEW))]
+        new = frame.height - NEW + order.permutation(NEW)
+        features = [name for name in own if name != "diagnosis"]
+        made[f"{party}.csv"] = frame[known.tolist()].select("patient", *own).write_csv()
+        made[f"{party}.new.csv"] = frame[new.tolist()].select("patient", *features).write_csv()
+    return made
