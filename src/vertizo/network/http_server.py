@@ -83,7 +83,7 @@ class Connection:
         self.got_on(all_of_them.limits.headers)
 
     def hold(self) -> bool:
-        """Answer a request whatever else comes; False where too many are being answered."""
+        """Answer a request that is whole, whatever else comes; False where too many are."""
         connections = self._all
         if self._is_over or len(connections.held) >= 3 * connections.limits.connections // 4:
             return False  # so that there is always one to cut

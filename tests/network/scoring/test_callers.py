@@ -11,7 +11,7 @@ import ssl
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -246,6 +246,7 @@ def asking(made: Scoring, context: ssl.SSLContext | None = None) -> Iterator[Cal
                 said = found
             return answer.status, dict(answer.getheaders()), said
 
+        ask.port = port  # type: ignore[attr-defined]
         yield ask
 
 
@@ -334,6 +335,27 @@ def test_a_body_that_breaks_off_is_a_request_and_no_crash(
             assert until(lambda n=count: len(log_of(made)) == n)  # type: ignore[misc]
     assert [line["outcome"] for line in log_of(made)] == ["invalid"] * len(rows)
     assert not [one for one in caplog.records if one.exc_info or one.levelno >= logging.ERROR]
+
+
+def test_half_sent_bodies_of_a_known_caller_make_room_too(
+    scoring: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And requests that are too many at a time are lines of the log as the others."""
+    made = scoring(deadline=0.01)
+    monkeypatch.setattr("vertizo.network.scoring.http.MOST_CONNECTIONS", 8)
+    head = f"POST /v1/score HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {made.key}\r\n"
+    with ExitStack() as stack, asking(made) as ask:
+        port = ask.port  # type: ignore[attr-defined]
+        for _ in range(30):
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            link.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        status, _, said = ask(body={"ids": ["1"]}, key=made.key)
+        assert (status, "did not answer" in said["error"]) == (503, True)
+        monkeypatch.setattr("vertizo.network.http_server.Connection.hold", lambda self: False)
+        status, _, said = ask(body={"ids": ["1"]}, key=made.key)
+        assert (status, said["error"]) == (503, "too many requests at a time")
+        outcomes = [line["outcome"] for line in log_of(made)]
+        assert outcomes.count("unavailable") == 2
 
 
 def test_wrong_keys_are_slowed_down_and_right_ones_are_not(

@@ -99,17 +99,17 @@ def application(scorer: Scorer, most: int) -> FastAPI:
                 if error.reason == "unknown" and request.client is not None:
                     await asyncio.sleep(scorer.wrong_keys.wait(request.client.host))
                 raise
-            if not request.state.connection.hold():
-                raise NotScoredError("unavailable", "too many requests at a time")
-            ids, wrong = [], ""
+            ids, wrong = [], None
             try:
                 ids = decoder.decode(await body_of(request)).ids
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                wrong = f'{error}; write {{"ids": ["…", "…"]}}'
+                wrong = NotScoredError("invalid", f'{error}; write {{"ids": ["…", "…"]}}')
             except NotScoredError as error:  # it is too long, and counts as the others do
-                wrong = str(error)
+                wrong = error
             except ClientDisconnect:  # or it was too slow; as above
-                wrong = "the connection ended before the request did"
+                wrong = NotScoredError("invalid", "the connection ended before the request did")
+            if wrong is None and not request.state.connection.hold():
+                wrong = NotScoredError("unavailable", "too many requests at a time")
             found = await run_in_threadpool(scorer.score, given, ids, "http", wrong)
         except NotScoredError as error:
             content = json.dumps({"error": str(error)}, ensure_ascii=False)

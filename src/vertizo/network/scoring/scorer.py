@@ -122,11 +122,16 @@ class Scorer:
             raise
 
     def score(
-        self, key: str | None, ids: Sequence[str], via: Literal["http", "grpc"], wrong: str = ""
+        self,
+        key: str | None,
+        ids: Sequence[str],
+        via: Literal["http", "grpc"],
+        wrong: NotScoredError | None = None,
     ) -> Scores:
         """Scores of records; NotScoredError where there are none.
 
-        ``wrong`` says what is wrong with a request that nobody could read: it is one all the same.
+        ``wrong`` is why a request is refused that could not be read, or not be taken: it is one all
+        the same.
         """
         began, name, outcome, scored = time.monotonic(), "", "failed", 0
         try:
@@ -161,14 +166,16 @@ class Scorer:
             raise NotScoredError("unknown", "a key is needed, as in 'Authorization: Bearer KEY'")
         return found
 
-    def _accepted(self, name: str, caller: Caller, ids: Sequence[str], wrong: str) -> list[str]:
+    def _accepted(
+        self, name: str, caller: Caller, ids: Sequence[str], wrong: NotScoredError | None
+    ) -> list[str]:
         """The canonical keys, each once; NotScoredError where they are not to be looked up."""
         import polars as pl
 
         most = self._options.most
         self._take(name, "requests", caller.requests, 1)
-        if wrong:
-            raise NotScoredError("invalid", wrong)
+        if wrong is not None:
+            raise wrong
         if not 0 < len(ids) <= most:
             raise NotScoredError("invalid", f"{len(ids)} ids; 1 to {most} are answered at a time")
         if len(ids) > caller.records:
