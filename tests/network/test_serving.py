@@ -32,6 +32,7 @@ from vertizo.network.predicting import NewRecords, PredictingService, help_predi
 from vertizo.network.serving import FederationService
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
+from vertizo.run import checkpoint
 
 sklearn_datasets = Lazy("sklearn.datasets")
 
@@ -366,7 +367,7 @@ def test_terms_stay_as_they_were(tmp_path: Path) -> None:
     with FederationService(dep.serve_config(tmp_path)) as served:
         dep.opened(config, DirectChannel(served, "north"))
     known = tmp_path / "server" / "config.yaml"
-    known.write_text(known.read_text().replace("epochs: 2", "epochs: 9"))
+    checkpoint.keep(known, known.read_text().replace("epochs: 2", "epochs: 9").encode())
     with (
         FederationService(dep.serve_config(tmp_path, epochs=9)) as served,
         pytest.raises(RunError, match="not those that the job began with"),
