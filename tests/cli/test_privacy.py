@@ -112,6 +112,17 @@ def test_plan_refuses_wrong_numbers(vertizo: Vertizo, refuses: Refuses) -> None:
     refuses(COMPARED, "privacy", "plan", *few.split())
 
 
+def test_a_plan_of_many_steps_says_that_it_takes_long(
+    vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vertizo.cli.planning.SLOW", 5)
+    secret = "--records 100 --clients 2 --epsilon 1 --delta 1e-5 --epochs 1 --batch 10"
+    given = "privacy", "plan", *secret.split(), "--server", "poisson-dp-sgd", "--json", "--steps"
+    some, many = vertizo(*given, "5"), vertizo(*given, "6")
+    assert (some.code, some.err) == (0, "")
+    assert (many.code, many.err) == (0, "composing 6 secret steps exactly, which takes minutes\n")
+
+
 def test_a_run_and_a_configuration_are_explained(
     vertizo: Vertizo, tiny: tuple[str, ...], here: Path, refuses: Refuses
 ) -> None:

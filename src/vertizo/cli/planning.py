@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rich.console import Console
 
 from vertizo.cli.console import grid, say
+from vertizo.cli.log import errors
 from vertizo.cli.options import AsJson, option
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 Cover = Literal["labels", "features"]
+SLOW = 10**6
+"""Secret steps that are composed within a quarter of a minute; the time grows faster than they."""
 
 
 def plan(
@@ -95,6 +98,9 @@ def plan(
         raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
     from vertizo.privacy import budget
 
+    composed = (steps or 0) if secret else 0
+    if composed > SLOW:
+        say(f"composing {composed:,} secret steps exactly, which takes minutes", errors())
     federation = budget.Federation(records, clients, epochs, batch, clip, releases)
     found = budget.plan(
         federation,
