@@ -14,9 +14,8 @@ who sees predictions on them. Nor does anything where the raw head predicts, in 
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,37 +24,30 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConfigError, DataError, RefusedError, RunError
+from vertizo.core.errors import DataError, RefusedError, RunError
 from vertizo.core.names import PRIVATE, Head
-from vertizo.data.spelling import in_seconds
-from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.base import State
-from vertizo.models.losses import MultiLabel, Regression, Task, blank_labels
+from vertizo.models.losses import blank_labels
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.server import ServerParty
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.protocol.messages import Purpose
-from vertizo.run import checkpoint
 from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import controlled
+from vertizo.run.prediction_table import frame_of, names_of, predicted
 
 if TYPE_CHECKING:
     import polars as pl
 
 STAND_INS = 8
 """Training records of parties that only predict; what is in them is never looked at."""
-FORMATS = (".csv", ".parquet")
-"""How names of files of predictions end."""
-PREDICTION = "prediction"
-ROW = "row"
-"""Columns of the result; probabilities are called ``probability_`` and the class."""
 RAW = (
     "nothing covers these predictions: the raw head learnt from the raw labels, and they must stay "
     "with the label holder as it must"
@@ -163,7 +155,7 @@ class Predictor:
         carried = (
             None
             if id_column is None
-            else _carried(records if written is None else written, id_column, name)
+            else names_of(records if written is None else written, id_column, name)
         )
         known = preparation.labels(records, name=name, place=place)
         logits = self._logits_of(preparation, records, name, place)
@@ -297,85 +289,6 @@ def _without_training(
         cardinalities=cardinalities if any(cardinalities) else (),
         own=own,
     )
-
-
-def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:
-    if column not in records.columns:
-        raise DataError(
-            f"--id names the column {column!r}, which {name} does not have"
-            f"{unlike(column, records.columns)}"
-        )
-    carried = in_seconds(records[column])
-    if carried.dtype.is_nested() or str(carried.dtype) in ("Binary", "Object"):
-        raise DataError(f"--id names the column {column!r} of {name}, which holds {carried.dtype}")
-    return carried
-
-
-def predicted(task: Task, logits: Tensor) -> Tensor:
-    """`Task.predict`; RunError where a number is not finite, which is never given out."""
-    outputs = task.predict(logits)
-    for numbers in (logits, outputs):
-        wrong = ~numbers.isfinite()
-        if bool(wrong.any()):
-            at = int(wrong.reshape(len(numbers), -1).any(1).nonzero()[0, 0])
-            raise RunError(
-                f"the score of record {at + 1} of {len(numbers)} is {numbers[wrong][0]:g}, which "
-                "is no finite number; the record or the model's parameters are beyond what can be "
-                "computed with"
-            )
-    return outputs
-
-
-def frame_of(
-    task: Task, class_names: Sequence[str] | None, logits: Tensor, carried: pl.Series | None
-) -> pl.DataFrame:
-    """`Predictions.frame`, from logits [records, outputs].
-
-    DataError if a name is there twice, RunError as of `predicted`.
-    """
-    import polars as pl
-
-    first = (
-        pl.Series(ROW, range(1, len(logits) + 1), dtype=pl.Int64) if carried is None else carried
-    )
-    outputs = predicted(task, logits)
-    if isinstance(task, Regression):
-        columns = [pl.Series(PREDICTION, outputs.numpy())]
-    elif isinstance(task, MultiLabel):
-        no_and_yes = class_names or ("0", "1")
-        columns = []
-        for name, likely in zip(task.names, outputs.numpy().T, strict=True):
-            holds = [no_and_yes[int(each > 0.5)] for each in likely]
-            columns.append(pl.Series(f"{PREDICTION}_{name}", holds, dtype=pl.String))
-            columns.append(pl.Series(f"probability_{name}", likely))
-    else:
-        names = class_names or [str(number) for number in range(task.outputs)]
-        likeliest = outputs.numpy().argmax(1)  # among equals the first, as in the accuracy
-        columns = [pl.Series(PREDICTION, [names[place] for place in likeliest], dtype=pl.String)]
-        columns += [
-            pl.Series(f"probability_{name}", outputs[:, place].numpy())
-            for place, name in enumerate(names)
-        ]
-    if first.name in (column.name for column in columns):
-        raise DataError(f"--id names the column {first.name!r}, which predictions have themselves")
-    return pl.DataFrame([first, *columns])
-
-
-def check_file(out: Path) -> None:
-    """Raise ConfigError for a place that predictions cannot be written to."""
-    if out.suffix not in FORMATS:
-        raise ConfigError(f"--out {out} must end in {' or '.join(FORMATS)}")
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-
-
-def write_file(frame: pl.DataFrame, out: Path) -> None:
-    """Write predictions, whole or not at all, in the format of the file's name; or RunError."""
-    content = io.BytesIO()
-    (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(content)
-    checkpoint.write_atomically(out, content.getvalue())
 
 
 def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:

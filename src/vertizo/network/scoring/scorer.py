@@ -33,7 +33,7 @@ from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring.callers import Caller, KnownCallers
 from vertizo.network.scoring.service import ScoringService, SilentError
 from vertizo.network.scoring.wrong_keys import WrongKeys
-from vertizo.run.prediction import frame_of
+from vertizo.run.prediction_table import frame_of
 
 if TYPE_CHECKING:
     import polars as pl
