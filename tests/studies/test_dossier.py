@@ -22,6 +22,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.studies import dossier
 from vertizo.studies.dossier import Dossier
@@ -75,7 +76,8 @@ def test_a_simulation_says_that_it_was_one(table: Path, tmp_path: Path) -> None:
     assert digests[f"loans.csv, as the run began ({dossier.SEALED})"] == said
     # Whoever knows all of the table but one label would find it by trying, whatever ε is.
     assert plain not in page
-    (tmp_path / "run" / "provenance.json").write_text(json.dumps({**own, "key": None}))
+    keyed = json.dumps({**own, "key": None}).encode()
+    checkpoint.keep(tmp_path / "run" / "provenance.json", keyed)
     keyless = dict(dossier.of_folder(tmp_path / "run").digests)
     assert keyless[f"loans.csv, as the run began ({dossier.SEALED})"] == dossier.UNKNOWN
     assert "Not signed." in page

@@ -134,10 +134,6 @@ class _Descent(Optimizer):
         self.weight_decay, self._decay, self._steps = weight_decay, decay, 0
         self.penalty = penalty
 
-    def _penalised(self, parameters: Tensor, gradient: Gradient) -> Gradient | None:
-        """The penalty's gradient, before anything moves."""
-        return None if self.penalty is None else self.penalty.gradient(parameters, gradient)
-
     def _next_rate(self) -> float:
         share = 1.0 if self._decay is None else self._decay.share(self._steps)
         self._steps += 1
@@ -176,7 +172,8 @@ class Sgd(_Descent):
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
         rate, decayed = self._next_rate(), self.weight_decay
-        penalised = self._penalised(parameters, gradient)
+        penalty = self.penalty
+        penalised = None if penalty is None else penalty.gradient(parameters, gradient)
         if not self.momentum:
             if decayed:
                 parameters.mul_(1 - rate * decayed)
@@ -246,7 +243,8 @@ class Adam(_Descent):
         gradient.add_to(dense, 1.0)
         mean.mul_(beta1).add_(dense, alpha=1 - beta1)
         square.mul_(beta2).addcmul_(dense, dense, value=1 - beta2)
-        penalised = self._penalised(parameters, gradient)
+        penalty = self.penalty
+        penalised = None if penalty is None else penalty.gradient(parameters, gradient)
         if penalised is not None:
             penalised.add_to(parameters, -rate)
         if self.weight_decay:

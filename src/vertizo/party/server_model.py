@@ -290,6 +290,7 @@ class ServerSide:
 
     def __post_init__(self) -> None:
         self._steps = self.method.server_steps
+        self._perturbs_clients = self.method.server_perturbs_clients
         self._is_per_record = self.method.reply_is_per_record
         self._entries = self.method.releases_per_query
 
@@ -324,7 +325,7 @@ class ServerSide:
             if answer.moved is not None:
                 self.table.store(query.client, ids, answer.moved, round_)
         self.meter.add(evaluation)
-        joined = points.together() if method.server_perturbs_clients else points.rows
+        joined = points.together() if self._perturbs_clients else points.rows
         for step in range(self._steps):
             if step:
                 evaluation = model.evaluate(points, labels, first_pass + step, weights)

@@ -177,11 +177,14 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
 
 
 def _check_there(y: NDArray[Any]) -> None:
-    """DataError where labels are missing, [records, ...], whatever stands for them."""
+    """DataError where labels are missing, [records, ...], whatever stands for them.
+
+    Of numbers scikit-learn says so, by an error of its own.
+    """
     cells = y.reshape(len(y), -1)
     if y.dtype.kind == "O":
         absent = [any(map(_is_missing, record)) for record in cells.tolist()]
-    elif y.dtype.kind in "fmM":
+    elif y.dtype.kind in "mM":
         absent = np.isnan(cells).any(1).tolist()
     else:
         return
