@@ -107,7 +107,7 @@ class Member:
         from vertizo.network import joining
         from vertizo.network.options import load_join
 
-        options = load_join(config, [*FLARES, "federation.server=flare:0"])
+        options = load_join(config, [*FLARES, "federation.server=flare:1"])
         with joining.Member(options, channel) as member:
             joined = member.run()
         log.info("%s; %d queries answered", joined.words, joined.queries)
