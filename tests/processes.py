@@ -19,6 +19,7 @@ from tests import deployments as dep
 from tests import warm
 from tests.waiting import PATIENT, until
 
+from vertizo.core.errors import RunError
 from vertizo.network.authority import issue
 from vertizo.network.options import ServeConfig, load_serve
 from vertizo.network.store import records
@@ -269,7 +270,9 @@ class Job:
         left = (self.folder / SERVER / "checkpoints").glob("journal-*.log")
         for path in [*(self.folder / "kept").iterdir(), *left]:
             for number in range(SEGMENTS):
-                found = [body for kind, body in records(path, number) if kind == QUERY]
+                found: list[bytes] = []
+                with suppress(RunError):  # it is of another segment, over records of this one
+                    found += [body for kind, body in records(path, number) if kind == QUERY]
                 if len(found) > len(segments.get(number, [])):
                     segments[number] = found
         bodies = [body for number in sorted(segments) for body in segments[number]]
