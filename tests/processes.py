@@ -19,10 +19,10 @@ from tests import deployments as dep
 from tests import warm
 from tests.waiting import PATIENT, until
 
-from vertizo.core.errors import RunError
+from vertizo.core import kernels
 from vertizo.network.authority import issue
 from vertizo.network.options import ServeConfig, load_serve
-from vertizo.network.store import records
+from vertizo.network.store import NOTHING, RECORD, records
 from vertizo.run.federation import Federation
 
 SERVER = "bank"
@@ -269,12 +269,10 @@ class Job:
         segments: dict[int, list[bytes]] = {}
         left = (self.folder / SERVER / "checkpoints").glob("journal-*.log")
         for path in [*(self.folder / "kept").iterdir(), *left]:
-            for number in range(SEGMENTS):
-                found: list[bytes] = []
-                with suppress(RunError):  # it is of another segment, over records of this one
-                    found += [body for kind, body in records(path, number) if kind == QUERY]
-                if len(found) > len(segments.get(number, [])):
-                    segments[number] = found
+            number = segment_of(path)
+            found = [body for kind, body in records(path, number) if kind == QUERY]
+            if len(found) > len(segments.get(number, [])):
+                segments[number] = found
         bodies = [body for number in sorted(segments) for body in segments[number]]
         return list(dict.fromkeys(bodies))
 
@@ -285,6 +283,17 @@ class Job:
     def assert_ended_as(self, federation: Federation) -> None:
         """All parties have the very parameters that they would have, had nobody died."""
         dep.assert_ended_as(federation, self.folder, SERVER, self.members)
+
+
+def segment_of(path: Path) -> int:
+    """Which segment a journal's file begins with; 0, which there is none of, where it is empty."""
+    content = path.read_bytes()
+    if len(content) < RECORD.size or content.startswith(NOTHING):
+        return 0
+    length, checksum, kind = RECORD.unpack_from(content)
+    body = content[RECORD.size :][:length]
+    fits = (n for n in range(SEGMENTS) if kernels.checksum(body, n << 8 | kind) == checksum)
+    return next(fits, 0)
 
 
 def held_port(port: int = 0) -> socket.socket:
