@@ -7,7 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,48 +156,17 @@ def test_a_member_waits_out_another_job_at_its_port(
 
 
 @contextmanager
-def mute(held: str) -> Iterator[None]:
-    """Something that is no TLS server, and closes what connects."""
-    host, _, number = held.partition(":")
-    with socket.create_server((host, int(number)), backlog=16) as server:
-        over = threading.Event()
-
-        def answer() -> None:
-            while not over.is_set():
-                try:
-                    one, _ = server.accept()
-                except OSError:
-                    return
-                with closing(one):
-                    one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            socket.create_connection((host, int(number))).close()
-            thread.join()
-
-
-@contextmanager
-def plain_tls(held: str, made: Path) -> Iterator[None]:
-    """A TLS server of the right authority that speaks no gRPC."""
-    host, _, number = held.partition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own = made / "one" / "bank"
-    context.load_cert_chain(own / "certificate.pem", own / "key.pem")
+def squatting(place: str, greet: Callable[[socket.socket], object]) -> Iterator[None]:
+    """Something else that listens there, greets what connects, and closes."""
+    host, _, number = place.partition(":")
     with socket.create_server((host, int(number)), backlog=16) as server:
         over = threading.Event()
 
         def answer() -> None:
             while not over.is_set():
                 one, _ = server.accept()
-                try:
-                    context.wrap_socket(one, server_side=True).close()
-                except OSError:
-                    one.close()
+                with closing(one), suppress(OSError):  # who connected may be gone
+                    greet(one)
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -209,15 +178,26 @@ def plain_tls(held: str, made: Path) -> Iterator[None]:
             thread.join()
 
 
-@pytest.mark.parametrize("squatter", ["mute", "tls", "authority"])
+def no_tls(one: socket.socket) -> None:
+    one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def tls_without_grpc(folder: Path) -> Callable[[socket.socket], object]:
+    """Of the right authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    return lambda one: context.wrap_socket(one, server_side=True).close()
+
+
+@pytest.mark.parametrize("squatter", ["no tls", "tls", "authority"])
 def test_a_member_of_agents_waits_out_whatever_else_listens(
     port: Port, made: Path, squatter: str
 ) -> None:
     """Another programme, or another federation's label holder, that had the port meanwhile."""
     own = Named(b"its own")
     taken: dict[str, Any] = {
-        "mute": lambda: mute(port.place),
-        "tls": lambda: plain_tls(port.place, made),
+        "no tls": lambda: squatting(port.place, no_tls),
+        "tls": lambda: squatting(port.place, tls_without_grpc(made / "one" / "bank")),
         "authority": lambda: port.served(Named(b"else"), JobId("else", "x", 1), "other"),
     }
     with taken[squatter]():
