@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
 from vertizo.models import resnet
-from vertizo.models.base import Points
+from vertizo.models.base import Points, Where
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
 from vertizo.run.federation import build
@@ -148,7 +148,7 @@ def passes(width: int, seconds: float, repeats: int) -> dict[str, Any]:
         size = rows.shape[1]
         return resnet.rest(size, CLASSES, image=(32, 32), parts=2, assemble="width", width=width)
 
-    model = wrap(rest(), "cuda")
+    model = wrap(rest(), Where("cuda"))
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         replayed = _graphed(rest().cuda(), rows, slopes)
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
 from vertizo.core.randomness import Stream
 from vertizo.methods.choice import METHODS
-from vertizo.models.base import DifferentiableModel, Points
+from vertizo.models.base import DifferentiableModel, Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import (
     Classification,
@@ -77,23 +77,28 @@ class Several(nn.Module):
 
 
 def chain(at: str, *parts: nn.Module) -> DifferentiableModel:
-    return wrap(nn.Sequential(*parts), at)
+    return wrap(nn.Sequential(*parts), Where(at))
 
 
 def plain(at: str, *hidden: int, outputs: int = CLASSES) -> DifferentiableModel:
-    return wrap(mlp(WIDTH, [*hidden], outputs, final_relu=False), at)
+    return wrap(mlp(WIDTH, [*hidden], outputs, final_relu=False), Where(at))
 
 
 def encoded(at: str, encoder: nn.Module, *shape: int, tokens: bool = False) -> DifferentiableModel:
     """With own features behind the first columns of a row."""
     dtype = torch.int64 if tokens else torch.float32
     return EncodedModel(
-        lambda n: mlp(2 + n, [5], CLASSES, final_relu=False), encoder, 2, shape, dtype, device=at
+        lambda n: mlp(2 + n, [5], CLASSES, final_relu=False),
+        encoder,
+        2,
+        shape,
+        dtype,
+        where=Where(at),
     )
 
 
 def shipped(at: str, config: Any, width: int) -> DifferentiableModel:
-    return wrap(server_module(config, width, CLASSES), at)
+    return wrap(server_module(config, width, CLASSES), Where(at))
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,9 @@ KINDS = {
     "layer norm inside": Kind(
         lambda at: chain(at, nn.Linear(WIDTH, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
     ),
-    "layer norm alone": Kind(lambda at: wrap(nn.LayerNorm(CLASSES), at), width=CLASSES, tries=600),
+    "layer norm alone": Kind(
+        lambda at: wrap(nn.LayerNorm(CLASSES), Where(at)), width=CLASSES, tries=600
+    ),
     "two layer norms": Kind(
         lambda at: chain(at, nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)),
         tries=300,

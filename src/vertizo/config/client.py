@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from vertizo.config import architectures as kinds
 from vertizo.config.optimizer import OptimizerConfig
-from vertizo.core.names import PretrainName
+from vertizo.core.names import Precision, PretrainName
 from vertizo.core.options import Options
 
 
@@ -31,8 +31,11 @@ class ClientConfig(Options):
     way."""
     optimizer: OptimizerConfig = OptimizerConfig()
     device: kinds.Device = "cpu"
-    """Where the model is. cuda: its parameters and computations are on the graphics card; batches
-    are copied there and embeddings back, and everything else stays on the CPU."""
+    """Where the model is. cuda: its parameters, directions and computations are on the graphics
+    card; batches are copied there and embeddings back, and everything else stays on the CPU."""
+    precision: Precision = "tf32"
+    """What the model computes with on a card: tf32 and bfloat16 round the factors of products to 11
+    and 8 bits, sums are float32. A processor computes in float32."""
 
     @property
     def every_model(self) -> tuple[kinds.ClientModelConfig, ...]:

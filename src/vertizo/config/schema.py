@@ -313,6 +313,8 @@ class ExperimentConfig(Options):
         for section, key, unset in (
             ("early_stopping", "accuracy", self.early_stopping.accuracy is None),
             ("server", "device", self.server.device == "cpu"),
+            ("server", "precision", self.server.precision == "tf32"),
+            ("client", "precision", self.client.precision == "tf32"),
             ("client", "crop", not self.client.crop),
             ("client", "flip", not self.client.flip),
         ):

@@ -6,7 +6,7 @@ from pydantic import Field, PositiveInt
 
 from vertizo.config import architectures as kinds
 from vertizo.config.optimizer import OptimizerConfig
-from vertizo.core.names import HeadName, Join, LawName, UpdateName
+from vertizo.core.names import HeadName, Join, LawName, Precision, UpdateName
 from vertizo.core.options import Options
 
 
@@ -58,6 +58,8 @@ class ServerConfig(Options):
     device: kinds.Device = "cpu"
     """Where the model is, as `client.device`; the table of embeddings, losses, clips and noise stay
     on the CPU."""
+    precision: Precision = "tf32"
+    """What the model computes with on a card, as `client.precision`."""
 
     @property
     def reads_own(self) -> bool:

@@ -26,6 +26,9 @@ UpdateName = Literal[
 PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "poisson-dp-sgd")
 """Those whose steps carry noise (`vertizo.party.private_updates`)."""
 
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""What a model computes with on a card: factors of products of 24, 11 or 8 bits."""
+
 Join = Literal["concat", "sum", "mean"]
 """How the clients' embeddings become the server model's input."""
 

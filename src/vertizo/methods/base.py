@@ -40,6 +40,7 @@ from vertizo.models.optimizers import Gradient, Optimizer
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
+from vertizo.zeroth_order.card_directions import directions_of
 from vertizo.zeroth_order.directions import Directions
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class ClientSide:
         One method draws by one law; the first call fixes it.
         """
         if self._directions is None:
-            size = self.model.parameters.numel()
-            self._directions = Directions(law, size, self.stream, count)
+            self._directions = directions_of(self.model.parameters, law, self.stream, count)
         return self._directions
 
     @property

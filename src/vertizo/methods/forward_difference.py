@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from vertizo.core.arrays import scalars
 from vertizo.core.deferred import torch
 from vertizo.core.names import LawName, Timing, UpdateName
 from vertizo.core.randomness import Stream
@@ -82,7 +83,7 @@ class ForwardDifference(Method):
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ (ĥ − h)/μ · u``."""
-        numbers = values.tolist()
+        numbers = scalars(values)
         slope = numbers[0]
         if self.reply == "losses":
             plain, shifted = numbers

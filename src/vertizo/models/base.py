@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from vertizo.core.deferred import torch
+from vertizo.core.names import Precision
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +26,26 @@ State: TypeAlias = "Tensor | dict[str, Any]"
 """All that makes a model what it is: w, and beside it what training by steps does not move."""
 AT_ONCE = 2**24
 """Numbers that may be held at a time when gradients are formed record by record."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a model lives, what it computes with there, and where its results go."""
+
+    device: str = "cpu"
+    """Of its parameters, and of gradients with respect to these."""
+    precision: Precision = "float32"
+    """On a card."""
+    results: str = "cpu"
+    """Of outputs, and of gradients with respect to inputs."""
+
+    def back(self, result: Tensor) -> Tensor:
+        """A result where it is wanted."""
+        return result.to(self.results)
+
+
+PROCESSOR = Where()
+"""All of it."""
 
 
 def copied(state: State) -> State:

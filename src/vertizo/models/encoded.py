@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from vertizo.core.randomness import Stream
 from vertizo.models.base import (
+    PROCESSOR,
     DifferentiableModel,
     Points,
     Pullback,
     RecordGradients,
     State,
+    Where,
     put,
 )
 from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
@@ -34,7 +36,7 @@ class EncodedModel(DifferentiableModel):
     joined embeddings of ``width`` numbers, then own features, flattened from ``shape``; the encoder
     takes them as ``dtype``, tokens as integers. ``training`` is the randomness of modules that
     train as PyTorch's do, None for evaluation mode, in which a wholly frozen encoder is always.
-    ``device`` is as in `vertizo.models.torch.wrap`, as are both ``kinds``: of the module that
+    ``where`` is as in `vertizo.models.torch.wrap`, as are both ``kinds``: of the module that
     predicts, and of the encoder.
     """
 
@@ -46,7 +48,7 @@ class EncodedModel(DifferentiableModel):
         shape: Sequence[int],
         dtype: torch.dtype = torch.float32,
         training: Stream | None = None,
-        device: str = "cpu",
+        where: Where = PROCESSOR,
         kinds: tuple[type[TorchModel] | None, type[TorchModel] | None] = (None, None),
     ) -> None:
         self._width, self._shape, self._dtype = width, tuple(shape), dtype
@@ -56,15 +58,15 @@ class EncodedModel(DifferentiableModel):
             encoded = encoder.eval()(example).reshape(2, -1).shape[1]
         top = make_top(encoded)
         check(top, batch_norm=training is not None)
-        top, encoder = top.to(device), encoder.to(device)
+        top, encoder = top.to(where.device), encoder.to(where.device)
         own, theirs = trained(top), trained(encoder)
         self.parameters = flatten([*own.values(), *theirs.values()])
         split = sum(part.numel() for part in own.values())
         of_top = None if training is None else training.child("top")
         of_encoder = training.child("encoder") if training is not None and theirs else None
-        self._top = over(top, self.parameters[:split], own, of_top, kind=kinds[0])
+        self._top = over(top, self.parameters[:split], own, of_top, where=where, kind=kinds[0])
         rest = self.parameters[split:]
-        self._encoder = over(encoder, rest, theirs, of_encoder, kind=kinds[1])
+        self._encoder = over(encoder, rest, theirs, of_encoder, where=where, kind=kinds[1])
         self._trains_encoder = bool(theirs)
 
     @property

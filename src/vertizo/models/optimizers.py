@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from vertizo.core import kernels
+from vertizo.core import arrays, kernels
+from vertizo.core.arrays import Scalar
 from vertizo.core.deferred import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def add(vector: Tensor, numbers: Tensor, factor: float) -> None:
+def add(vector: Tensor, numbers: Tensor, factor: Scalar) -> None:
     """``vector += factor · numbers``, in place; both [d], wherever and of whatever type."""
+    if isinstance(factor, torch.Tensor):
+        vector.addcmul_(numbers.to(vector), factor.to(vector))
+        return
     same = vector.dtype is numbers.dtype is torch.float32 and vector.is_cpu and numbers.is_cpu
     if same and vector.is_contiguous() and numbers.is_contiguous():
         kernels.add(vector.numpy(), numbers.numpy(), factor)
@@ -40,10 +44,10 @@ class Gradient(Protocol):
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · gradient``, in place."""
 
-    def held(self) -> tuple[Tensor, float] | None:
+    def held(self) -> tuple[Tensor, Scalar] | None:
         """A vector in memory, and the number that it is multiplied by; None where there is none."""
 
-    def norm(self) -> float:
+    def norm(self) -> Scalar:
         """Its Euclidean norm."""
 
 
@@ -61,9 +65,10 @@ class Dense:
         """The vector, once."""
         return self.vector, 1.0
 
-    def norm(self) -> float:
+    def norm(self) -> Scalar:
         """Its Euclidean norm."""
-        return math.sqrt(float(torch.dot(self.vector, self.vector)))
+        squares = torch.dot(self.vector, self.vector)
+        return squares.sqrt() if arrays.on_card(squares) else math.sqrt(float(squares))
 
 
 class Penalty(Protocol):
@@ -185,7 +190,7 @@ class Sgd(_Descent):
         held = gradient.held()
         usual = not decayed and penalised is None
         if usual and held is not None and is_plain(parameters) and is_plain(held[0]):
-            numbers, factor = held
+            numbers, factor = held[0], float(held[1])
             own, moved = parameters.numpy(), velocity.numpy()
             kernels.descend(own, moved, numbers.numpy(), self.momentum, factor, rate)
             return
@@ -279,7 +284,7 @@ class RandomUpdates(Optimizer):
     independent of everything else.
     """
 
-    def __init__(self, inner: Optimizer, draw: Callable[[int, float], Gradient]) -> None:
+    def __init__(self, inner: Optimizer, draw: Callable[[int, Scalar], Gradient]) -> None:
         self._inner, self._draw, self._steps = inner, draw, 0
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:

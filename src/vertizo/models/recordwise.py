@@ -30,7 +30,7 @@ from torch.func import functional_call
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import DIFFERENCE, HeldGradients, Points, Pullback
 from vertizo.models.parts import failing, first_line, flatten, somebodys_code
-from vertizo.models.torch import TorchModel, to_processor
+from vertizo.models.torch import TorchModel
 
 Weights = dict[str, Tensor]
 LOG = logging.getLogger("vertizo.models")
@@ -183,7 +183,7 @@ class RecordwiseModel(TorchModel):
         return [torch.Size([self._widths[row.shape]])]
 
     def _each(self, asked: _Asked, rows: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        """Of every record what is asked, [records, ...] of each part, on the processor."""
+        """Of every record what is asked, [records, ...] of each part, where results are wanted."""
         if not len(rows):
             blank = [part.new_zeros(1, *part.shape[1:]) for part in (rows, *more)]
             return tuple(part[:0] for part in self._each(asked, *blank))
@@ -193,7 +193,7 @@ class RecordwiseModel(TorchModel):
             if found is None:
                 found = self._one_by_one(asked, rows, *more)
         self._went.setdefault(asked.name, maps)  # the records of a later call decide nothing
-        return tuple(map(to_processor, found))
+        return tuple(map(self.back, found))
 
     def _together(self, asked: _Asked, *each: Tensor) -> tuple[Tensor, ...] | None:
         """In one pass; None where ``torch.vmap`` refuses that, or might not keep records apart."""

@@ -16,11 +16,13 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.base import (
     AT_ONCE,
+    PROCESSOR,
     DifferentiableModel,
     HeldGradients,
     Points,
     Pullback,
     State,
+    Where,
     put,
 )
 from vertizo.models.linear_stack import LinearStack, layers_of
@@ -37,22 +39,20 @@ from vertizo.models.parts import (
 
 def wrap(
     module: nn.Module,
-    device: str = "cpu",
+    where: Where = PROCESSOR,
     training: Stream | None = None,
     *,
-    exact: bool = True,
     kind: type[TorchModel] | None = None,
 ) -> DifferentiableModel:
     """The module as a model: in closed form where its shape allows that, by autograd else.
 
-    On another device than the processor it is by autograd always. Inputs, outputs and the gradients
-    of either are the processor's wherever the model lives; parameters and theirs are the device's.
+    On another device than the processor it is by autograd always. Inputs may come from anywhere.
 
     The module's parameters become views of one flat vector, so that a change of that vector is a
     change of the module, and no second copy of the weights exists. What has no ``requires_grad`` is
     not in it and stays as it is. ``training`` is the randomness of a module that trains as
-    PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always. ``exact`` is as
-    in `TorchModel.arithmetic`. A ``kind`` takes the place of `TorchModel`.
+    PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always. A ``kind``
+    takes the place of `TorchModel`.
 
     Raises:
         ConfigError: the module has nothing to train, parameters of several dtypes or of sizes that
@@ -60,9 +60,9 @@ def wrap(
             which no privacy guarantee survives; use group normalisation).
     """
     check(module, batch_norm=training is not None)
-    module = module.to(device)
+    module = module.to(where.device)
     own = trained(module)
-    return over(module, flatten(own.values()), own, training, exact=exact, kind=kind)
+    return over(module, flatten(own.values()), own, training, where=where, kind=kind)
 
 
 def over(
@@ -71,14 +71,14 @@ def over(
     own: Collection[str],
     training: Stream | None = None,
     *,
-    exact: bool = True,
+    where: Where = PROCESSOR,
     kind: type[TorchModel] | None = None,
 ) -> DifferentiableModel:
     """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
     layers = layers_of(module) if is_whole and parameters.device.type == "cpu" else None
     if layers is None:
-        return (kind or TorchModel)(module, parameters, own, training, exact=exact)
+        return (kind or TorchModel)(module, parameters, own, training, where=where)
     flattens = any(type(part) is nn.Flatten for part in module.children())
     return LinearStack(layers, parameters, flatten=flattens, module=module)
 
@@ -102,10 +102,10 @@ class TorchModel(DifferentiableModel):
         own: Collection[str],
         training: Stream | None = None,
         *,
-        exact: bool = True,
+        where: Where = PROCESSOR,
     ) -> None:
         self.module = module.eval()
-        self._exact = exact
+        self._where = where
         self.parameters = parameters
         known = dict(module.named_parameters())
         self._weights = {name: known[name] for name in own}
@@ -146,10 +146,10 @@ class TorchModel(DifferentiableModel):
         inputs = inputs.to(self.parameters.device)
         with torch.no_grad():
             if self._training is not None:
-                return to_processor(self._run(self._buffers.copies(), inputs))
+                return self.back(self._run(self._buffers.copies(), inputs))
             outputs = self._run({}, inputs)
             self._buffers.check_unchanged()
-            return to_processor(outputs)
+            return self.back(outputs)
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""
@@ -167,7 +167,7 @@ class TorchModel(DifferentiableModel):
             with warnings.catch_warnings():  # of what PyTorch imports for it the first time
                 warnings.simplefilter("ignore", DeprecationWarning)
                 moved = torch.func.jvp(outputs, (at,), (along,))[1]
-            found.append(to_processor(moved.detach()))
+            found.append(self.back(moved.detach()))
         return torch.stack(found)
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
@@ -185,7 +185,7 @@ class TorchModel(DifferentiableModel):
                 self._made = self._buffers.changed(swapped)
         if not outputs.requires_grad:
             raise self.not_differentiable()
-        values = to_processor(outputs.detach())
+        values = self.back(outputs.detach())
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
         return values, _GraphPullback(self, outputs, weights, variable)
@@ -227,7 +227,7 @@ class TorchModel(DifferentiableModel):
                 with warnings.catch_warnings():  # of layers that it takes one by one
                     warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                     found = torch.vmap(mapped)(rows, slopes)
-                return HeldGradients(tuple(map(to_processor, found.values())))
+                return HeldGradients(tuple(map(self.back, found.values())))
             except Exception:  # of whatever kind: it is somebody's code
                 self._maps = False
         try:
@@ -237,7 +237,7 @@ class TorchModel(DifferentiableModel):
                 f"the model {type(self.module).__name__} cannot be differentiated record by "
                 f"record: {first_line(error)}"
             ) from error
-        parts = (to_processor(torch.stack(part)) for part in zip(*each, strict=True))
+        parts = (self.back(torch.stack(part)) for part in zip(*each, strict=True))
         return HeldGradients(tuple(parts))
 
     def _one(self, weights: dict[str, Tensor], row: Tensor) -> Tensor:
@@ -257,6 +257,10 @@ class TorchModel(DifferentiableModel):
     def _variables(self) -> dict[str, Tensor]:
         """The weights' own storage, with a graph of its own."""
         return {name: part.detach().requires_grad_(True) for name, part in self._weights.items()}
+
+    def back(self, result: Tensor) -> Tensor:
+        """A result where it is wanted."""
+        return self._where.back(result)
 
     def settle(self) -> None:
         """Keep what the last `forward` made of the buffers."""
@@ -279,23 +283,24 @@ class TorchModel(DifferentiableModel):
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """On a card convolutions add up in one order, and in float32 where the model is ``exact``.
-
-        PyTorch rounds their factors to the 10 bits of TF32 there otherwise, which loses what zeroth
-        order lives on, outputs that differ by little.
-        """
+        """On a card: sums in one order, and products of the model's precision."""
         if self.parameters.device.type != "cuda":
             yield
             return
-        with (
-            warnings.catch_warnings(),
-            torch.backends.cudnn.flags(
-                enabled=True, deterministic=True, allow_tf32=not self._exact
-            ),
-        ):
-            # of a thread of autograd's, in which it is the first product
-            warnings.filterwarnings("ignore", "Attempting to run cuBLAS", UserWarning)
-            yield
+        precision, before = self._where.precision, torch.get_float32_matmul_precision()
+        rounds = precision != "float32"
+        torch.set_float32_matmul_precision("high" if rounds else "highest")
+        try:
+            with (
+                warnings.catch_warnings(),
+                torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=rounds),
+                torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"),
+            ):
+                # of a thread of autograd's, in which it is the first product
+                warnings.filterwarnings("ignore", "Attempting to run cuBLAS", UserWarning)
+                yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def _run(self, swapped: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Outputs as rows, with other tensors in place of some of the module's."""
@@ -324,12 +329,9 @@ class TorchModel(DifferentiableModel):
                 f"the model {name} returned {rows.shape[1]} numbers of type {rows.dtype} for "
                 f"a record; they must be floating-point numbers, always {width} of them"
             )
+        if rows.dtype is torch.bfloat16 and self._where.precision == "bfloat16":
+            return rows.float()
         return rows.clone()  # it may be a view of the parameters
-
-
-def to_processor(result: Tensor) -> Tensor:
-    """A result where everything but the model is; itself if it is there."""
-    return result.cpu()
 
 
 @dataclass(eq=False)
@@ -346,7 +348,7 @@ class _GraphPullback:
         return torch.cat([part.reshape(-1) for part in parts])
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        return to_processor(self._gradients(gradient, [self._inputs])[0])
+        return self._model.back(self._gradients(gradient, [self._inputs])[0])
 
     def _gradients(self, gradient: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
         """With respect to these; zeros for what is not used."""

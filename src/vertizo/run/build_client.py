@@ -21,7 +21,7 @@ from vertizo.core.names import FITTED, PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.models.base import Model
+from vertizo.models.base import Model, Where
 from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
@@ -41,7 +41,7 @@ from vertizo.protocol.messages import Purpose
 from vertizo.run import build_models as models
 from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.lengths import answers_expected
-from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.card_directions import directions_of
 from vertizo.zeroth_order.estimators import Along
 
 SMOOTHING = 1e-3
@@ -109,8 +109,7 @@ def make_client(
         root.child("client", index, "model"),
         cardinalities,
         tokens=not table.is_floating_point(),
-        device=options.device,
-        exact=not method.first_order_client,
+        where=Where(options.device, options.precision),
         training=root.child("client", index, "training") if why is None else None,
         front=front,
         apart=models.keeps_apart(config, noised=noised),
@@ -220,7 +219,7 @@ def _client_optimizer(
     first_order = method.first_order_client or method.additive
     build_optimizers.tried(descent, model.parameters, differentiated=first_order)
     if config.control == "random":
-        directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
+        directions = directions_of(model.parameters, "sphere", stream.child("control"))
         return RandomUpdates(descent, lambda step, norm: Along(directions.draw(step), norm))
     return descent
 

@@ -25,7 +25,7 @@ from vertizo.core.imports import load_object
 from vertizo.core.randomness import Stream
 from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
-from vertizo.models.base import DifferentiableModel, Model, Points
+from vertizo.models.base import PROCESSOR, DifferentiableModel, Model, Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.mixing import mixes_records
 from vertizo.models.parts import other_in_training, somebodys_code
@@ -51,8 +51,7 @@ def client_model(
     cardinalities: tuple[int, ...] = (),
     *,
     tokens: bool = False,
-    device: kinds.Device = "cpu",
-    exact: bool = True,
+    where: Where = PROCESSOR,
     training: Stream | None = None,
     front: Preparation | FilterMeans | None = None,
     apart: bool = False,
@@ -61,8 +60,8 @@ def client_model(
 
     ``cardinalities`` are the numbers of categories of each of the first columns, which hold codes;
     ``tokens`` says that features are token ids. Its first parameters are drawn on the processor
-    whatever the device; ``training`` is the randomness of a module in training (dropout), None for
-    evaluation mode always. ``exact`` is as in `vertizo.models.torch.wrap`. ``front`` prepares the
+    ``where`` it is; ``training`` is the randomness of a module in training (dropout), None for
+    evaluation mode always. ``front`` prepares the
     features; a linear model begins as what it makes. ``apart`` as in `keeps_apart`.
 
     Raises:
@@ -71,10 +70,10 @@ def client_model(
     if front is not None:
         shape, cardinalities = (front.components,), ()
     if isinstance(config, kinds.FunctionConfig):
-        if device != "cpu":
+        if where.device != "cpu":
             raise ConfigError(
-                f"client.device is {device!r} but client.model is a plain function, which works on "
-                "arrays of the processor; use 'cpu'"
+                f"client.device is {where.device!r} but client.model is a plain function, which "
+                "works on arrays of the processor; use 'cpu'"
             )
         function = load_object("client.model.path", config.path)
         if not callable(function):
@@ -85,7 +84,7 @@ def client_model(
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         parameters = torch.from_numpy(initial).to(torch.float32)
         return ArrayModel(function, parameters, recordwise=apart)
-    _check_device("client.device", device)
+    _check_device("client.device", where.device)
     _check_norm("client.model", config, training)
     with stream.torch_default(), room_for_parameters():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
@@ -94,11 +93,11 @@ def client_model(
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
     with named("client.model"):
-        model = wrap(module, device, training, exact=exact, kind=_kind(config, apart))
+        model = wrap(module, where, training, kind=_kind(config, apart))
     return model if front is None else Pretrained(front, model)
 
 
-def _check_device(key: str, device: kinds.Device) -> None:
+def _check_device(key: str, device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(
             f"{key} is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
@@ -234,33 +233,33 @@ def server_model(
     training: Stream | None = None,
     sizes: Sequence[int] = (),
     parts: int | None = None,
-    device: kinds.Device = "cpu",
+    where: Where = PROCESSOR,
     apart: bool = False,
 ) -> DifferentiableModel:
     """The model that turns joined embeddings, ``width`` numbers, into ``outputs`` predictions.
 
     ``own`` features of the label holder follow the embeddings in each row. A model of the user's is
     tried at batches of the ``sizes`` that it will see; messages say that ``purpose`` needs so many
-    outputs. ``training``, ``device`` and ``apart`` are as in `client_model`, ``parts`` embeddings
+    outputs. ``training``, ``where`` and ``apart`` are as in `client_model`, ``parts`` embeddings
     are concatenated.
 
     Raises:
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     key, tokens = "server.model", own is not None and own.tokens
-    _check_device("server.device", device)
+    _check_device("server.device", where.device)
     _check_norm(key, config, training)
     if own is not None:
         _check_norm("server.encoder", own.encoder, training)
     with stream.torch_default(), room_for_parameters():
         if own is not None:
             model: DifferentiableModel = _with_encoder(
-                config, width, outputs, own, training, device, apart
+                config, width, outputs, own, training, where, apart
             )
         else:
             module = server_module(config, width, outputs, parts)
             with named(key):
-                model = wrap(module, device, training, kind=_kind(config, apart))
+                model = wrap(module, where, training, kind=_kind(config, apart))
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named(key), somebodys_code(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
@@ -290,7 +289,7 @@ def _with_encoder(
     outputs: int,
     own: OwnFeatures,
     training: Stream | None,
-    device: kinds.Device,
+    where: Where,
     apart: bool,
 ) -> EncodedModel:
     key = "server.encoder"
@@ -302,7 +301,7 @@ def _with_encoder(
     with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(
             lambda encoded: server_module(config, width + encoded, outputs),
-            *(encoder, width, own.shape, dtype, training, device),
+            *(encoder, width, own.shape, dtype, training, where),
             kinds=(_kind(config, apart), _kind(own.encoder, apart)),
         )
 

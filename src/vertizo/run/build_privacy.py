@@ -32,7 +32,7 @@ from vertizo.privacy.secure_noise import SecureNoise, grid_for
 from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.build_labels import PrivateLabels, private_labels
 from vertizo.run.lengths import planned_rounds
-from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.card_directions import directions_of
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Protection:
         if options.update == "sgd":
             return FirstOrder(descent, batch_size)
         stream = self.stream.child("directions")
-        directions = Directions(options.directions, self.model.parameters.numel(), stream)
+        directions = directions_of(self.model.parameters, options.directions, stream)
         if options.update in ("zeroth-order", "forward-difference"):
             forward = options.update == "forward-difference"
             return ZerothOrder(descent, directions, options.smoothing, batch_size, forward=forward)

@@ -18,7 +18,7 @@ from vertizo.core.names import HeadName
 from vertizo.core.randomness import Stream
 from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
-from vertizo.models.base import DifferentiableModel, Model
+from vertizo.models.base import DifferentiableModel, Model, Where
 from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Regression, Task
 from vertizo.party.batches import Batches
 from vertizo.party.final_head import FinalHead, Fitted, Refitted
@@ -86,7 +86,7 @@ def make_server(
         own=encoded,
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
-        device=options.device,
+        where=Where(options.device, options.precision),
         apart=models.keeps_apart(config),
     )
     model = made(training=stream.child("training") if why is None else None)

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vertizo.core import kernels
+from vertizo.core.arrays import Scalar
 from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import LawName
@@ -183,6 +184,10 @@ class Direction:
             self._numbers = numbers
         return numbers
 
+    def zeros(self) -> Tensor:
+        """A vector [d] of zeros where u is."""
+        return torch.zeros(self.dimension)
+
     def reader(self) -> Reader:
         """The same numbers from first to last, never as a whole; not of the law coordinate."""
         return Reader(self._blocks())
@@ -203,7 +208,7 @@ class Direction:
         numbers = self.numbers() if self._numbers is None else self._numbers
         return math.sqrt(kernels.squares(numbers.numpy()))
 
-    def norm(self) -> float:
+    def norm(self) -> Scalar:
         """The Euclidean norm of u."""
         if self.law in ("sphere", "coordinate"):
             return 1.0
@@ -211,15 +216,19 @@ class Direction:
             return math.sqrt(self.dimension)
         return self._norm_of_numbers()
 
-    def held(self, scale: float) -> tuple[Tensor, float] | None:
+    def held(self, scale: Scalar) -> tuple[Tensor, Scalar] | None:
         """``scale · u`` as numbers in memory and their factor; None where they are not kept."""
         if not self.keep or self.law == "coordinate":
             return None
-        return self.numbers(), max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))
+        return self.numbers(), self._within(scale)
 
-    def add_to(self, vector: Tensor, scale: float) -> None:
+    def _within(self, scale: Scalar) -> float:
+        """A factor of the drawn numbers, as far as float32 goes."""
+        return max(-FLOAT32_MAX, min(float(scale) * self.scale, FLOAT32_MAX))
+
+    def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · u``, in place, one block at a time."""
-        factor = max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))  # as far as float32 goes
+        factor = self._within(scale)
         if self.law == "coordinate":
             axis = self._axis()
             add(vector[axis : axis + 1], torch.ones(1), factor)
@@ -259,12 +268,17 @@ class Directions:
     def of_query(self, number: int) -> list[Direction]:
         """The directions of query ``number``."""
         if self._query != number:
-            self._drawn = []
-            for n in range(number * self._count, (number + 1) * self._count):
-                seed = self._stream.seed(n)
-                self._drawn.append(Direction(self.law, self.dimension, seed, keep=self.are_kept))
+            self._drawn = [
+                Direction(self.law, self.dimension, seed, keep=self.are_kept)
+                for seed in self.seeds_of(number)
+            ]
             self._query = number
         return self._drawn
+
+    def seeds_of(self, number: int) -> list[int]:
+        """The seeds of the directions of query ``number``."""
+        first = number * self._count
+        return [self._stream.seed(n) for n in range(first, first + self._count)]
 
 
 TINY = np.float32(1 / FLOAT32_MAX)

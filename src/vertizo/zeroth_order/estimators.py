@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vertizo.core import arrays
+from vertizo.core.arrays import Scalar
 from vertizo.core.deferred import torch
 from vertizo.models import blockwise
 from vertizo.models.base import Model, Selected
@@ -46,7 +48,7 @@ from vertizo.zeroth_order.directions import Direction, Directions
 if TYPE_CHECKING:
     from torch import Tensor
 
-Losses = TypeVar("Losses", float, "Tensor", NDArray[np.float32])
+Losses = TypeVar("Losses", float, "Tensor", Scalar, NDArray[np.float32])
 
 
 def two_point(plus: Losses, minus: Losses, smoothing: float) -> Losses:
@@ -64,19 +66,20 @@ class Along:
     """The gradient estimate ``coefficient · u``, without ever holding it."""
 
     direction: Direction
-    coefficient: float
+    coefficient: Scalar
 
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · coefficient · u``."""
         self.direction.add_to(vector, scale * self.coefficient)
 
-    def held(self) -> tuple[Tensor, float] | None:
+    def held(self) -> tuple[Tensor, Scalar] | None:
         """As of a `Gradient`."""
         return self.direction.held(self.coefficient)
 
-    def norm(self) -> float:
+    def norm(self) -> Scalar:
         """The Euclidean norm of the estimate."""
-        return abs(self.coefficient) * self.direction.norm()
+        size, norm = self.coefficient, self.direction.norm()
+        return norm * (size.abs() if isinstance(size, torch.Tensor) else abs(size))
 
 
 @dataclass(frozen=True)
@@ -93,14 +96,15 @@ class Sum:
     def held(self) -> None:
         """As of a `Gradient`: it is not."""
 
-    def norm(self) -> float:
+    def norm(self) -> Scalar:
         """Its Euclidean norm; the one thing that needs it written out."""
-        whole = torch.zeros(self.parts[0].direction.dimension)
+        whole = self.parts[0].direction.zeros()
         self.add_to(whole, 1.0)
-        return float(torch.linalg.vector_norm(whole))
+        norm = torch.linalg.vector_norm(whole)
+        return norm if arrays.on_card(norm) else float(norm)
 
 
-def estimate(direction: Direction, slope: float) -> Along:
+def estimate(direction: Direction, slope: Scalar) -> Along:
     """The gradient estimate ``φ · slope · u``."""
     return Along(direction, direction.factor * slope)
 

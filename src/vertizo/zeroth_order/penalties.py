@@ -61,7 +61,7 @@ class GivenPenalty:
         Raises:
             ConfigError: the function fails, gives no number, or none that has a gradient.
         """
-        at = parameters.to("cpu", torch.float64, copy=True)
+        at = parameters.to(torch.float64, copy=True)
         if isinstance(loss, Along):
             return self._along(at, (loss.direction,)).parts[0]
         if isinstance(loss, Sum):
@@ -88,7 +88,7 @@ class GivenPenalty:
 
     def _value(self, at: Tensor) -> float | Tensor:
         with somebodys_code(f"{self.key}: the function fails for {at.numel():,} parameters"):
-            value = self.function(at)
+            value = self.function(at.cpu())
         size = getattr(value, "size", 1)  # of NumPy's numbers and arrays; PyTorch's is a method
         size = value.numel() if isinstance(value, torch.Tensor) else size
         if size != 1 or not hasattr(value, "__float__") or isinstance(value, str):

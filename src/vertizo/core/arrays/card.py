@@ -1,0 +1,80 @@
+"""Numbers of a seed on the device that the seed is on; nothing is ever read back from it.
+
+Plain PyTorch, which runs on the processor's tensors as well; on a card by Triton's passes where it
+is installed (`vertizo.core.arrays.fused`). Both draw what `vertizo.core.arrays.philox` specifies,
+up to the last digits of a logarithm.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from vertizo.core.arrays import philox
+from vertizo.core.arrays.philox import CHUNK, Kind
+from vertizo.core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@cache
+def _triton() -> ModuleType | None:
+    """The fused passes, where Triton is installed."""
+    try:
+        return import_module("vertizo.core.arrays.fused")
+    except ImportError:
+        return None
+
+
+def _fused(seed: Tensor) -> ModuleType | None:
+    return _triton() if seed.is_cuda else None
+
+
+def number(value: float | Tensor, device: torch.device) -> Tensor:
+    """A number as a float32 tensor of no dimension on that device, without a wait."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, torch.float32)
+    return torch.full((), value, dtype=torch.float32, device=device)
+
+
+def add_drawn(vector: Tensor, kind: Kind, seed: Tensor, factor: float | Tensor) -> None:
+    """``vector += factor · u``, in place; u are the first numbers of the seed.
+
+    Args:
+        vector: [d], contiguous, of any floating-point type.
+        kind: of the numbers.
+        seed: int64 of no dimension, on the same device.
+        factor: a number, or a tensor of no dimension.
+    """
+    scale, size = number(factor, vector.device), vector.numel()
+    if (fused := _fused(seed)) is not None:
+        fused.add(vector, kind, seed, scale)
+        return
+    for start in range(0, size, philox.AT_ONCE):
+        part = vector[start : start + philox.AT_ONCE]
+        moved = drawn(kind, seed, part.numel(), start // CHUNK) * scale
+        part.copy_(part + moved)  # added in the wider type of the two
+
+
+def drawn(kind: Kind, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
+    """The numbers of the seed from that chunk on, float32 [size]."""
+    if not chunk and (fused := _fused(seed)) is not None:
+        out = torch.empty(size, dtype=torch.float32, device=seed.device)
+        fused.fill(out, kind, seed, number(1.0, seed.device))
+        return out
+    return philox.chunks(kind, seed, chunk, -(-size // CHUNK))[:size]
+
+
+def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
+    """``‖u‖²`` of the first numbers of the seed, float32 of no dimension."""
+    if (fused := _fused(seed)) is not None:
+        found: Tensor = fused.squares(kind, seed, size)
+        return found
+    total = torch.zeros((), device=seed.device)
+    for start in range(0, size, philox.AT_ONCE):
+        part = drawn(kind, seed, min(philox.AT_ONCE, size - start), start // CHUNK)
+        total = total + part.square().sum()
+    return total

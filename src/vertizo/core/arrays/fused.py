@@ -1,0 +1,95 @@
+"""The numbers of `vertizo.core.arrays.philox` on a card, each use of them one pass (Triton).
+
+Imported where a card and Triton are there. A vector of d numbers is read and written once; the
+numbers themselves never reach memory.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vertizo.core.arrays.philox import CHUNK, LANE, Kind
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _four(seed, chunk, signs: tl.constexpr, lane_size: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The four lanes of a chunk."""
+    a, b, c, d = tl.randint4x(tl.load(seed), chunk * lane_size + tl.arange(0, lane_size))
+    a = a.to(tl.uint32, bitcast=True)
+    b = b.to(tl.uint32, bitcast=True)
+    c = c.to(tl.uint32, bitcast=True)
+    d = d.to(tl.uint32, bitcast=True)
+    if signs:
+        return (
+            (a >> 31).to(tl.float32) * 2 - 1,
+            (b >> 31).to(tl.float32) * 2 - 1,
+            (c >> 31).to(tl.float32) * 2 - 1,
+            (d >> 31).to(tl.float32) * 2 - 1,
+        )
+    step: tl.constexpr = 1.0 / 16777216
+    half: tl.constexpr = 0.5 / 16777216
+    turn: tl.constexpr = 6.283185307179586
+    one = tl.sqrt(-2 * tl.log((a >> 8).to(tl.float32) * step + half))
+    other = tl.sqrt(-2 * tl.log((c >> 8).to(tl.float32) * step + half))
+    first = ((b >> 8).to(tl.float32) * step + half) * turn
+    second = ((d >> 8).to(tl.float32) * step + half) * turn
+    return one * tl.cos(first), one * tl.sin(first), other * tl.cos(second), other * tl.sin(second)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add(  # type: ignore[no-untyped-def]
+    vector, seed, factor, size, signs: tl.constexpr, write: tl.constexpr, lane_size: tl.constexpr
+):
+    """``vector += factor · u``, or ``vector ← factor · u``."""
+    chunk = tl.program_id(0)
+    a, b, c, d = _four(seed, chunk, signs, lane_size)
+    scale = tl.load(factor)
+    at = chunk.to(tl.int64) * (4 * lane_size) + tl.arange(0, lane_size)
+    for lane in tl.static_range(4):
+        u = a if lane == 0 else b if lane == 1 else c if lane == 2 else d
+        place = at + lane * lane_size
+        inside = place < size
+        moved = scale * u
+        if not write:
+            moved += tl.load(vector + place, inside)  # in the wider type of the two
+        tl.store(vector + place, moved, inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _squares(sums, seed, size, signs: tl.constexpr, lane_size: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of the squares of each chunk's numbers."""
+    chunk = tl.program_id(0)
+    a, b, c, d = _four(seed, chunk, signs, lane_size)
+    at = chunk.to(tl.int64) * (4 * lane_size) + tl.arange(0, lane_size)
+    total = tl.zeros([lane_size], tl.float32)
+    for lane in tl.static_range(4):
+        u = a if lane == 0 else b if lane == 1 else c if lane == 2 else d
+        total += tl.where(at + lane * lane_size < size, u * u, 0.0)
+    tl.store(sums + chunk, tl.sum(total, 0))
+
+
+def _count(size: int) -> tuple[int]:
+    return (-(-size // CHUNK),)
+
+
+def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor) -> None:
+    """``vector += factor · u``, in place; vector [d] contiguous, factor float32 of no dimension."""
+    size = vector.numel()
+    _add[_count(size)](vector, seed, factor, size, kind == "signs", False, LANE)
+
+
+def fill(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor) -> None:
+    """``vector ← factor · u``; as `add`."""
+    size = vector.numel()
+    _add[_count(size)](vector, seed, factor, size, kind == "signs", True, LANE)
+
+
+def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
+    """``‖u‖²`` of u [size], float32 of no dimension; always added up in the same order."""
+    count = _count(size)
+    sums = torch.empty(count, dtype=torch.float32, device=seed.device)
+    _squares[count](sums, seed, size, kind == "signs", LANE)
+    return sums.sum()

@@ -1,0 +1,137 @@
+"""Random directions of a model that lives on a card: drawn there, and never held above a size.
+
+The laws are those of `vertizo.zeroth_order.directions`; the numbers are others, since a card draws
+from counters (`vertizo.core.arrays.philox`) and not from a state that is passed on. Normal numbers
+are Box-Muller's. Nothing here waits for the card: what a norm or a coefficient is, stays there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vertizo.core.arrays import Scalar, card, philox
+from vertizo.core.deferred import torch
+from vertizo.core.names import LawName
+from vertizo.core.randomness import Stream
+from vertizo.models.optimizers import add
+from vertizo.zeroth_order.directions import Direction, Directions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CardDirection(Direction):
+    """One drawn direction; its seed is on the card as well, int64 of no dimension.
+
+    `numbers` are u itself, so that its `scale` is 1.
+    """
+
+    __slots__ = ("_factor", "_place")
+
+    def __init__(
+        self, law: LawName, dimension: int, seed: int, *, keep: bool, place: Tensor
+    ) -> None:
+        super().__init__(law, dimension, seed, keep=keep)
+        self._place = place
+        self._factor: Tensor | None = None
+
+    @property
+    def scale(self) -> float:
+        """1: lengths are in units of u."""
+        return 1.0
+
+    def _radius(self) -> float | None:
+        """Of the sphere that u is on; None where it is on none."""
+        lengths = {"sphere": 1.0, "scaled-sphere": math.sqrt(self.dimension)}
+        return lengths.get(self.law)
+
+    def _drawn_factor(self) -> Tensor:
+        """What the drawn numbers are multiplied by, of no dimension."""
+        if self._factor is None:
+            radius = self._radius()
+            if radius is None:
+                self._factor = card.number(1.0, self._place.device)
+            else:
+                squares = card.squares(self._kind, self._place, self.dimension)
+                self._factor = radius / squares.sqrt()
+        return self._factor
+
+    def _index(self) -> Tensor:
+        """The axis of the law coordinate, int64 [1]."""
+        first = philox.words(self._place, torch.zeros_like(self._place))[0]
+        return (first % self.dimension).reshape(1)
+
+    def numbers(self) -> Tensor:
+        """u as one float32 vector [d]; kept if the direction is."""
+        if self._numbers is not None:
+            return self._numbers
+        if self.law == "coordinate":
+            one = torch.ones(1, device=self._place.device)
+            numbers = one.new_zeros(self.dimension).index_add_(0, self._index(), one)
+        else:
+            numbers = card.drawn(self._kind, self._place, self.dimension)
+            if (radius := self._radius()) is not None:
+                numbers *= radius / numbers.norm()
+        if self.keep:
+            self._numbers = numbers
+        return numbers
+
+    def zeros(self) -> Tensor:
+        """A vector [d] of zeros where u is."""
+        return torch.zeros(self.dimension, device=self._place.device)
+
+    def norm(self) -> Scalar:
+        """The Euclidean norm of u."""
+        if self.law == "gaussian":
+            return card.squares(self._kind, self._place, self.dimension).sqrt()
+        return super().norm()
+
+    def held(self, scale: Scalar) -> tuple[Tensor, Scalar] | None:
+        """``scale · u`` as numbers in memory and their factor; None where they are not kept."""
+        return (self.numbers(), scale) if self.keep and self.law != "coordinate" else None
+
+    def add_to(self, vector: Tensor, scale: Scalar) -> None:
+        """``vector += scale · u``, in place: one pass, and none where u is held."""
+        if self.law == "coordinate":
+            moved = card.number(scale, vector.device).to(vector.dtype).reshape(1)
+            vector.index_add_(0, self._index(), moved)
+        elif self.keep:
+            add(vector, self.numbers(), scale)
+        else:
+            factor = self._drawn_factor() * scale
+            card.add_drawn(vector, self._kind, self._place, factor)
+
+
+class CardDirections(Directions):
+    """The directions of one owner, whose parameters are on that device.
+
+    The seeds of a query are there too, in the same place for every query: a direction is to be used
+    before those of the next query are asked for.
+    """
+
+    def __init__(
+        self, law: LawName, dimension: int, stream: Stream, count: int, device: torch.device
+    ) -> None:
+        super().__init__(law, dimension, stream, count)
+        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
+
+    def of_query(self, number: int) -> list[Direction]:
+        """The directions of query ``number``."""
+        if self._query != number:
+            seeds = self.seeds_of(number)
+            self._seeds.copy_(torch.tensor([philox.signed(seed) for seed in seeds]))
+            self._drawn = [
+                CardDirection(self.law, self.dimension, seed, keep=self.are_kept, place=place)
+                for seed, place in zip(seeds, self._seeds.unbind(), strict=True)
+            ]
+            self._query = number
+        return self._drawn
+
+
+def directions_of(parameters: Tensor, law: LawName, stream: Stream, count: int = 1) -> Directions:
+    """Directions of a model's parameters [d], drawn where they live."""
+    size, device = parameters.numel(), parameters.device
+    if device.type == "cpu":
+        return Directions(law, size, stream, count)
+    return CardDirections(law, size, stream, count, device)
