@@ -101,6 +101,9 @@ class ExperimentConfig(Options):
     what client.pretrain makes of them) as their embeddings have numbers, once, and the raw head
     (server.final_head; else boosting for tables, and logistic) predicts; texts and filters keep
     client.model. It costs no privacy."""
+    device: models.Device = "cpu"
+    """Where a simulation is. cuda: all of it on the graphics card, as with `client.device` and
+    `server.device`; nothing is copied back but at evaluations."""
     evaluate_every: PositiveInt | None = None
     """Server steps between two evaluations. Default: one epoch of all clients."""
     early_stopping: EarlyStopping = EarlyStopping()
@@ -309,7 +312,7 @@ class ExperimentConfig(Options):
         A key that came later is left out where it is not set, and a default that changed is what it
         was, so that older runs keep their noise.
         """
-        later: dict[str, dict[str, Any]] = {}
+        later: dict[str, Any] = {}
         for section, key, unset in (
             ("early_stopping", "accuracy", self.early_stopping.accuracy is None),
             ("server", "device", self.server.device == "cpu"),
@@ -320,6 +323,8 @@ class ExperimentConfig(Options):
         ):
             if unset:
                 later.setdefault(section, {})[key] = True
+        if self.device == "cpu":
+            later["device"] = True
         for section in ("client", "server"):
             if isinstance(getattr(self, section).optimizer.regularizer, L2Config):
                 later.setdefault(section, {})["optimizer"] = {"regularizer": True}

@@ -273,6 +273,8 @@ class Method(Chosen):
         """What the server's table keeps of [points, batch, d_h]: their mean, [batch, d_h]."""
         if len(embeddings) == 1:
             return embeddings[0]
+        if not embeddings.is_cpu:
+            return embeddings.mean(0)
         total = np.add.reduce(embeddings.numpy(), 0)
         total *= np.float32(1 / len(embeddings))
         return torch.from_numpy(total)

@@ -29,6 +29,7 @@ from vertizo.methods.base import ClientSide, Method, Outcome
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
 from vertizo.protocol.messages import Query
+from vertizo.zeroth_order.card_directions import card_record_directions
 from vertizo.zeroth_order.directions import record_directions
 from vertizo.zeroth_order.estimators import forward_difference
 
@@ -77,7 +78,10 @@ class Czofo(Method):
         """The directions ``u_j`` of query ``number`` about embeddings [batch, d_h], and φ."""
         batch, dimension = embeddings.shape
         seed = shared.seed(number)
-        return record_directions(self.directions, self.num_directions, batch, dimension, seed)
+        shape = self.num_directions, batch, dimension
+        if not embeddings.is_cpu:
+            return card_record_directions(self.directions, *shape, seed, embeddings.device)
+        return record_directions(self.directions, *shape, seed)
 
     def ask(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
         """``h``, [1, batch, d_h]."""

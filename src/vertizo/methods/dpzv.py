@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.core.arrays import scalars
 from vertizo.core.deferred import torch
 from vertizo.core.names import LawName
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
@@ -85,7 +84,7 @@ class Dpzv(Method):
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ/K Σ_k Δ_k u_k``."""
         drawn = side.directions(self.directions, self.num_directions).of_query(number)
-        slopes = scalars(values)
+        slopes = values.tolist() if values.is_cpu else values.unbind()
         if len(drawn) == 1:
             side.step(estimate(drawn[0], slopes[0]))
             return

@@ -36,12 +36,12 @@ class Where:
     """Of its parameters, and of gradients with respect to these."""
     precision: Precision = "float32"
     """On a card."""
-    results: str = "cpu"
-    """Of outputs, and of gradients with respect to inputs."""
+    results: str | None = None
+    """Where outputs go, and gradients with respect to inputs; None for where the model is."""
 
     def back(self, result: Tensor) -> Tensor:
         """A result where it is wanted."""
-        return result.to(self.results)
+        return result if self.results is None else result.to(self.results)
 
 
 PROCESSOR = Where()

@@ -30,7 +30,7 @@ class Classification:
 
     def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
         """−log softmax at the label."""
-        return SoftmaxLosses(logits, labels)
+        return (SoftmaxLosses if logits.is_cpu else CardSoftmaxLosses)(logits, labels)
 
     def predict(self, logits: Tensor) -> Tensor:
         """Class probabilities, [rows, classes]."""
@@ -64,6 +64,26 @@ class SoftmaxLosses:
         return kernels.right(self._likeliest, self._labels, first, stop)
 
 
+class CardSoftmaxLosses:
+    """The same by PyTorch, of logits on a card; nothing is read back."""
+
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        self._logits, self._labels = logits, labels
+        self._logs = torch.log_softmax(logits.float(), 1)
+        points = len(logits) // len(labels)
+        self.values = -self._logs.gather(1, labels.repeat(points).unsqueeze(1)).squeeze(1)
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
+        found = self._logs[rows].exp()
+        found.scatter_add_(1, self._labels.unsqueeze(1), found.new_full((len(found), 1), -1.0))
+        return found * (weights.unsqueeze(1) if isinstance(weights, Tensor) else weights)
+
+    def correct(self, rows: slice) -> Tensor:
+        """How many of those rows are predicted right, int64 of no dimension."""
+        return (self._logits[rows].argmax(1) == self._labels).sum()
+
+
 class ClassWeighted(Classification):
     """The same, each record's loss times the weight of its class, [classes]."""
 
@@ -73,7 +93,8 @@ class ClassWeighted(Classification):
 
     def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
         """−w log softmax at the label."""
-        return WeightedLosses(SoftmaxLosses(logits, labels), self._weights[labels])
+        self._weights = self._weights.to(labels.device)
+        return WeightedLosses(super().losses(logits, labels), self._weights[labels])
 
 
 class Flipped(Classification):
@@ -99,23 +120,29 @@ class Flipped(Classification):
     def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
         """Of labels that may have been exchanged."""
         if self._shift is not None:
+            self._shift = self._shift.to(logits.device)
             logits = logits - self._shift
-        return FlippedLosses(logits, labels, self._gain, self._other)
+        return FlippedLosses(super().losses(logits, labels), self._gain, self._other)
 
 
-class FlippedLosses(SoftmaxLosses):
+class FlippedLosses:
     """Those of `Flipped`."""
 
-    def __init__(self, logits: Tensor, labels: Tensor, gain: float, other: float) -> None:
-        super().__init__(logits, labels)
-        kept = gain * self.values.neg().exp()
+    def __init__(self, plain: RecordLosses, gain: float, other: float) -> None:
+        """Of those of labels that are sure to be right."""
+        self._plain = plain
+        kept = gain * self._plain.values.neg().exp()
         likely = (kept + other).clamp(min=torch.finfo(torch.float32).tiny)
-        self.values = -likely.log()
+        self.values: Tensor = -likely.log()
         self._weights = kept / likely
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """Those of a softmax, each times ``(keep − q) p / ((keep − q) p + q)``."""
-        return super().slopes(rows, self._weights[rows] * weights)
+        return self._plain.slopes(rows, self._weights[rows] * weights)
+
+    def correct(self, rows: slice) -> int | Tensor:
+        """How many of those rows are predicted right."""
+        return self._plain.correct(rows)
 
 
 class Regression:
@@ -181,9 +208,9 @@ class SquaredLosses:
         """``weights_i · ∂loss_i/∂output_i`` of the rows of one point, shape [records, 1]."""
         return (self._slope[rows] * weights).unsqueeze(1)
 
-    def correct(self, rows: slice) -> int:
+    def correct(self, rows: slice) -> int | Tensor:
         """None: nothing is right or wrong."""
-        return 0
+        return 0 if self.values.is_cpu else self.values.new_zeros(())
 
 
 class HuberLosses(SquaredLosses):
@@ -202,7 +229,7 @@ class PinballLosses(SquaredLosses):
 
     def __init__(self, logits: Tensor, labels: Tensor, level: float) -> None:
         super().__init__(logits, labels)
-        self._slope = torch.heaviside(self._error, self._error.new_tensor(0.5)) - level
+        self._slope = torch.heaviside(self._error, self._error.new_full((), 0.5)) - level
         self.values = torch.maximum(-level * self._error, (1 - level) * self._error)
 
 
@@ -240,9 +267,10 @@ class LogisticLosses:
         scale = weights.unsqueeze(1) if isinstance(weights, Tensor) else weights
         return self._excess[rows] * scale
 
-    def correct(self, rows: slice) -> int:
+    def correct(self, rows: slice) -> int | Tensor:
         """Of how many of those rows every label is predicted right."""
-        return int(self._right[rows].sum())
+        right = self._right[rows].sum()
+        return int(right) if right.is_cpu else right
 
 
 class WeightedLosses:
@@ -262,7 +290,7 @@ class WeightedLosses:
         """Those of the losses, times both weights."""
         return self._losses.slopes(rows, self._weights * weights)
 
-    def correct(self, rows: slice) -> int:
+    def correct(self, rows: slice) -> int | Tensor:
         """How many are predicted right, whatever they weigh."""
         return self._losses.correct(rows)
 
@@ -280,4 +308,11 @@ def log_weights(weights: Tensor) -> Tensor:
 
 
 Task: TypeAlias = Classification | MultiLabel | Regression
-RecordLosses: TypeAlias = SoftmaxLosses | LogisticLosses | SquaredLosses | WeightedLosses
+RecordLosses: TypeAlias = (
+    SoftmaxLosses
+    | CardSoftmaxLosses
+    | FlippedLosses
+    | LogisticLosses
+    | SquaredLosses
+    | WeightedLosses
+)

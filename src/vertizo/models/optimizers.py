@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from vertizo.core import arrays, kernels
+from vertizo.core import kernels
 from vertizo.core.arrays import Scalar
 from vertizo.core.deferred import torch
 
@@ -68,7 +68,7 @@ class Dense:
     def norm(self) -> Scalar:
         """Its Euclidean norm."""
         squares = torch.dot(self.vector, self.vector)
-        return squares.sqrt() if arrays.on_card(squares) else math.sqrt(float(squares))
+        return math.sqrt(float(squares)) if squares.is_cpu else squares.sqrt()
 
 
 class Penalty(Protocol):

@@ -76,7 +76,7 @@ def over(
 ) -> DifferentiableModel:
     """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
-    layers = layers_of(module) if is_whole and parameters.device.type == "cpu" else None
+    layers = layers_of(module) if is_whole and parameters.is_cpu else None
     if layers is None:
         return (kind or TorchModel)(module, parameters, own, training, where=where)
     flattens = any(type(part) is nn.Flatten for part in module.children())

@@ -119,7 +119,7 @@ class FederationService(MemberService):
             return 0.0, f"table: {size_text(traffic.table)}"
         job, party = state.job, state.job.party
         parts = [f"{party.round:,} of {job.rounds:,} rounds"]
-        meter = party.side.meter
+        meter = party.side.meter.read()
         if meter.records:
             parts.append(f"loss {meter.loss / meter.records:.3f}")
         if (metric := metric_text(state.last)) is not None:

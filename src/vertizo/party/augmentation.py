@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from vertizo.core import arrays
 from vertizo.core.randomness import Stream
 
 
@@ -34,7 +36,10 @@ class Augmentation:
         if self.flip:
             mirrored = generator.random((batch, 1)) < 0.5
             columns = np.where(mirrored, columns[:, ::-1], columns)
-        which = np.arange(batch)[:, None, None]
+        which, down, right = (
+            arrays.here(torch.from_numpy(np.ascontiguousarray(part)), images.device)
+            for part in (np.arange(batch)[:, None, None], rows[:, :, None], columns[:, None, :])
+        )
         whole = pad(images, (self.crop,) * 4).permute(0, 2, 3, 1)
-        cut = whole[which, rows[:, :, None], columns[:, None, :]]
+        cut = whole[which, down, right]
         return cut.permute(0, 3, 1, 2).contiguous()

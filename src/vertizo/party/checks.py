@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.core import kernels
+from vertizo.core import arrays, kernels
 from vertizo.core.errors import (
     ConflictError,
     NonFiniteError,
@@ -28,6 +28,7 @@ from vertizo.protocol.wire import Frame
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``train`` holds the training records."""
 LARGEST = float(np.finfo(np.float32).max)
+CPU = torch.device("cpu")
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
 
@@ -47,12 +48,44 @@ def is_bounded(array: Tensor, bound: float) -> bool:
     return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), min(bound, LARGEST))
 
 
-def check_values(name: str, array: Tensor, expected: tuple[int, ...], bound: float) -> None:
+class Watch:
+    """Bounds of arrays: kept at once on the processor, and on a card when somebody looks.
+
+    What was beyond a bound on a card has reached models by then, and ends the run. Arrays come from
+    a card within one process alone: a message that was decoded is the processor's.
+    """
+
+    def __init__(self) -> None:
+        self._largest: dict[tuple[str, float], Tensor] = {}
+        """Of a card's arrays, by name and bound: the largest absolute value so far, or NaN."""
+
+    def check(self, name: str, array: Tensor, bound: float) -> None:
+        """Raise NonFiniteError unless all values are finite and within the bound."""
+        if array.is_cpu:
+            numbers = np.ascontiguousarray(array.numpy(), np.float32)
+            if not kernels.bounded(numbers, min(bound, LARGEST)):
+                raise _unbounded(name, bound)
+            return
+        largest = torch.linalg.vector_norm(array, math.inf)
+        key = name, min(bound, LARGEST)
+        if key not in self._largest:
+            self._largest[key] = torch.zeros_like(largest)
+        torch.maximum(self._largest[key], largest, out=self._largest[key])
+
+    def look(self) -> None:
+        """Raise NonFiniteError for what was out of bounds on a card."""
+        for (name, bound), largest in self._largest.items():
+            if not float(largest) <= bound:
+                raise _unbounded(name, bound)
+
+
+def check_values(
+    name: str, array: Tensor, expected: tuple[int, ...], bound: float, watch: Watch
+) -> None:
     """Raise ShapeError or NonFiniteError unless an array is as agreed on, and within the bound."""
     if array.shape != expected:
         raise _misshapen(name, array, expected)
-    if not is_bounded(array, bound):
-        raise _unbounded(name, bound)
+    watch.check(name, array, bound)
 
 
 def _misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
@@ -184,8 +217,11 @@ class QueryChecks:
     """Whether values beyond it are mended; they are refused otherwise."""
     received: Sequence[Received] = ()
     """For each client, what was received of each record, for error feedback; or none."""
+    device: torch.device = CPU
+    """Where embeddings are worked on."""
 
     def __post_init__(self) -> None:
+        self.watch, self._moves = Watch(), arrays.is_card(self.device)
         self._places = np.zeros(self.records, np.int32)
 
     def largest_body(self, codec: Codec) -> int:
@@ -214,9 +250,12 @@ class QueryChecks:
             raise RepeatedRecordError(f"client {client} names a record twice in one batch")
         if self.received:
             known = self.received[client].known(ids)
-            query = replace(query, embeddings=query.embeddings + known)
-        if is_bounded(query.embeddings, self.bound):
-            return query
+            query = replace(query, embeddings=query.embeddings.cpu() + known)
+        embeddings = query.embeddings
         if not self.tolerant:
-            raise _unbounded(name, self.bound)
-        return replace(query, embeddings=mended(query.embeddings, self.bound))
+            self.watch.check(name, embeddings, self.bound)
+        elif not embeddings.is_cpu or not is_bounded(embeddings, self.bound):
+            embeddings = mended(embeddings, self.bound)
+        if self._moves:
+            embeddings = arrays.here(embeddings, self.device)
+        return query if embeddings is query.embeddings else replace(query, embeddings=embeddings)

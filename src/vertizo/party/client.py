@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core import kernels
+from vertizo.core import arrays, kernels
 from vertizo.core.errors import ConflictError, UnknownPartyError
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.augmentation import Augmentation
 from vertizo.party.batches import Batches
 from vertizo.party.checks import (
+    CPU,
     Partition,
+    Watch,
     check_values,
     ids_in_range,
     out_of_step,
@@ -86,8 +88,11 @@ class ClientParty:
     """What becomes of a batch's images before they are embedded and trained on."""
     teaching: Callable[[Tensor], Tensor] | None = None
     """Features to the numbers that private labels are made with, where they are made of some."""
+    device: torch.device = CPU
+    """Where training features are, and what a reply is worked on."""
 
     def __post_init__(self) -> None:
+        self.watch, self._moves = Watch(), arrays.is_card(self.device)
         self.answered = 0
         """Queries whose answers were applied; also the number of the next query."""
         self._order: wire.Order | None = self._named if self.known else None
@@ -112,7 +117,7 @@ class ClientParty:
             opened.features = self._rows(ids, number)
             embeddings = self.pair.ask(number, opened.features)
             if self.noise is not None:
-                embeddings = self.noise.release(number, embeddings)
+                embeddings = self.noise.release(number, embeddings.cpu())
             query = Query(self.index, number, ids, embeddings, opened.batch.batch)
             if self.received is None:
                 opened.frame = self.encode(query, self.up)
@@ -132,7 +137,7 @@ class ClientParty:
     def _difference(self, query: Query, received: Received) -> wire.Frame:
         """With error feedback: the frame of how a query differs from what is known."""
         known = received.known(query.ids)
-        frame = wire.encode(replace(query, embeddings=query.embeddings - known), self.up)
+        frame = wire.encode(replace(query, embeddings=query.embeddings.cpu() - known), self.up)
         sent = wire.decode(frame, self.up, Query, order=self._order)
         received.learn(query.ids, sent.embeddings + known)
         return frame
@@ -141,6 +146,9 @@ class ClientParty:
         """Features of a query's batch, where they are or in a buffer that the next overwrites."""
         if self._selected_from is not None:
             return Selected(self._selected_from, ids)
+        if not self.features["train"].is_cpu:
+            batch = arrays.rows(self.features["train"], ids)
+            return batch if self.augmentation is None else self.augmentation(number, batch)
         if self._table is None:
             self._table = np.ascontiguousarray(self.features["train"].numpy())
             shape = (self.batches.size, *self._table.shape[1:])
@@ -175,10 +183,13 @@ class ClientParty:
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
         shape = self.reply_shape(len(opened.batch.ids))
-        check_values("the reply", reply.values, shape, REPLY_BOUND)
+        check_values("the reply", reply.values, shape, REPLY_BOUND, self.watch)
         if opened.features is None:
             opened.features = self._rows(opened.batch.ids, reply.number)
-        self.pair.tell(reply.number, opened.features, reply.values)
+        values = reply.values
+        if self._moves:
+            values = arrays.here(values, self.device)
+        self.pair.tell(reply.number, opened.features, values)
         self._open = None
         self.answered += 1
 
@@ -253,7 +264,7 @@ class ClientParty:
             assert self.teaching is not None, "agreed on before the job began"
             embeddings = self.teaching(self.features["train"][start:stop])
         else:
-            embeddings = self.embed(self.features[purpose][start:stop])
+            embeddings = self.embed(self.features[purpose][start:stop]).cpu()
         if self.noise is not None:  # the table's count as releases; the others carry no noise
             if purpose == "train":
                 embeddings = self.noise.release_upload(start, embeddings)

@@ -86,7 +86,7 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     loss = float(losses.values.mean(dtype=torch.float64))
     rows = len(labels)
     if isinstance(task, MultiLabel):
-        right = losses.correct(slice(None)) / rows
+        right = int(losses.correct(slice(None))) / rows
         wrong = float(((logits > 0) != (labels > 0)).double().mean())
         return {"loss": loss, "accuracy": right, "hamming": wrong} | _of_each(logits, labels)
     if not isinstance(task, Classification):
@@ -99,7 +99,7 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
         if isinstance(task, Huber):
             found["huber"] = loss * task.spread**2
         return found
-    result = {"loss": loss, "accuracy": losses.correct(slice(None)) / rows}
+    result = {"loss": loss, "accuracy": int(losses.correct(slice(None))) / rows}
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
         from sklearn.metrics import average_precision_score, roc_auc_score
 

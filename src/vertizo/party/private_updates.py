@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
@@ -114,7 +115,7 @@ class PrivateZerothOrder(Counted, Noised):
         slopes = clip(two_point(plus, minus, smoothing), self.noise.clip_norm)
         noised = self.noise.sum(self.steps, slopes.unsqueeze(1))
         self.steps += 1
-        slope = float(noised) / self.batch_size
+        slope = arrays.scalars(noised)[0] / self.batch_size
         self.optimizer.step(model.parameters, estimate(direction, slope))
 
 

@@ -42,7 +42,7 @@ class Scoring:
     def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
         """Of one of the heads, [rows, outputs]."""
         if by == "private":
-            return self.side.model.logits(self._joined(purpose, rows))
+            return self.side.model.logits(self._joined(purpose, rows)).cpu()
         assert self.head is not None, "the configuration names one"
         return self.head.logits(self._of_head(purpose, rows))
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
 from vertizo.core.errors import (
     ConflictError,
     OtherRoundError,
@@ -80,23 +81,22 @@ class ServerParty:
         side, dims = self.side, self.side.table.dims
         self.round = 0
         """Server steps made: queries answered, or synchronous rounds completed."""
-        self.staleness = Staleness()
-        self.clients = len(dims)
+        self.staleness, self.clients = Staleness(), len(dims)
         self._order: wire.Order | None = self._named if self.known else None
         self._steps = 0
         self._is_final = False
         self._tested: Tensor | None = None
-        self._peers = [Peer() for _ in dims]
-        self._open: list[Query] = []
+        self._peers, self._open = [Peer() for _ in dims], list[Query]()
         self._uploads = Uploads(dims, self.bound)
         self._teaching: Uploads | None = None
         if self.wants_teaching:
             assert self.private_labels is not None
             self._teaching = Uploads([self.private_labels.width] * self.clients, self.bound)
         self.scoring = Scoring(side, self.labels, self.own, self.head)
-        points, most, tolerant = side.method.points, self.batch_size, side.plan.tolerant
-        records = len(side.table.values)
-        self._checks = QueryChecks(records, most, points, dims, self.bound, tolerant, self.received)
+        sizes = len(side.table.values), self.batch_size, side.method.points, dims
+        tolerant, device = side.plan.tolerant, side.table.device
+        self._checks = QueryChecks(*sizes, self.bound, tolerant, self.received, device)
+        self.watch = self._checks.watch
         self._max_body = self._checks.largest_body(self.up)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
@@ -243,7 +243,7 @@ class ServerParty:
             side.plan.begin_step(number)
             self._steps += 1
             ids, count = update.sample(number, records)
-            joined, labels = side.table.points(ids).rows, side.labels[ids]
+            joined, labels = side.table.points(ids).rows, arrays.rows(side.labels, ids)
             weights = side.weights_of(ids)
             with np.errstate(all="ignore"):
                 update.between(number, side.model, joined, labels, count, records, weights)
@@ -318,7 +318,8 @@ class ServerParty:
         if maker is None or len(self.side.labels):
             return
         rows = None if self._teaching is None else self._teaching.take("teacher")
-        self.side.labels, self._teaching = maker.make(self.labels["train"], rows), None
+        self.side.learn(maker.make(self.labels["train"], rows))
+        self._teaching = None
 
     def await_final(self) -> None:
         """Take training records' embeddings once more from now on, aside from the table."""
@@ -362,11 +363,11 @@ class ServerParty:
             "round": self.round,
             "secret_steps": self._steps,
             "peers": [peer.state() for peer in self._peers],
-            "staleness": asdict(self.staleness),
+            "staleness": asdict(self.staleness.read()),
             "table": self.side.table.state(),
             "plan": self.side.plan.state(),
             "update": self.side.update.state(),
-            "meter": asdict(self.side.meter),
+            "meter": asdict(self.side.meter.read()),
             "lost": [feedback.state() for feedback in self.feedback],
             "known": [received.state() for received in self.received],
             "uploads": self._uploads.state(),
@@ -391,7 +392,7 @@ class ServerParty:
             self._uploads.load(state["uploads"])
         self._is_final, self._tested = state["final"]
         if self.private_labels is not None:
-            self.side.labels = state["labels"]
+            self.side.learn(state["labels"])
         self._open = [
             self._checks.accept(wire.decode(peer.query, self.up, Query, order=self._order))
             for peer in self._peers

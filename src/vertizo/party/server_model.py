@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
+from vertizo.core.arrays import Scalar
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method, Outcome
@@ -72,7 +74,7 @@ class ServerModel:
 
     def resting_slopes(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """``∂f_i/∂logits_i`` at logits of zero, [batch, outputs], whatever the model is."""
-        logits = torch.zeros(len(labels), self.task.outputs)
+        logits = torch.zeros(len(labels), self.task.outputs, device=labels.device)
         return self._losses(logits, labels, weights).slopes(slice(0, len(labels)), 1.0)
 
     def losses_along(
@@ -88,6 +90,9 @@ class ServerModel:
         return [self._losses(each, labels, weights).values for each in logits]
 
     def _losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> RecordLosses:
+        if not logits.is_cpu:
+            labels = arrays.here(labels, logits.device)
+            weights = None if weights is None else arrays.here(weights, logits.device)
         losses = self.task.losses(logits, labels)
         return losses if weights is None else WeightedLosses(losses, weights)
 
@@ -110,7 +115,7 @@ class Evaluation:
     weights: Tensor | None = None
     """How much each record's loss counts, [batch]; it is in all the others already."""
 
-    def correct(self) -> int:
+    def correct(self) -> int | Tensor:
         """How many records are predicted right at the last point."""
         return self._records.correct(self._rows)
 
@@ -144,14 +149,34 @@ class TrainingMeter:
     loss: float = 0.0
     correct: int = 0
 
+    def __post_init__(self) -> None:
+        self._unread: Tensor | None = None
+        """Of a card: what is to be added to loss and correct, float64 [2]."""
+
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
-        self.records += evaluation.losses.shape[1]
-        self.loss += float(np.add.reduce(evaluation.losses.numpy()[-1]))
-        self.correct += evaluation.correct()
+        losses, correct = evaluation.losses[-1], evaluation.correct()
+        self.records += len(losses)
+        if isinstance(correct, Tensor):
+            if self._unread is None:
+                self._unread = losses.new_zeros(2, dtype=torch.float64)
+            self._unread[0].add_(losses.sum())
+            self._unread[1].add_(correct)
+        else:
+            self.loss += float(np.add.reduce(losses.numpy()))
+            self.correct += correct
+
+    def read(self) -> TrainingMeter:
+        """With what is on a card; this waits for it."""
+        if self._unread is not None:
+            loss, correct = self._unread.tolist()
+            self.loss, self.correct = self.loss + loss, self.correct + int(correct)
+            self._unread.zero_()
+        return self
 
     def reset(self) -> None:
         """Start new sums."""
+        self.read()
         self.records, self.loss, self.correct = 0, 0.0, 0
 
 
@@ -255,13 +280,15 @@ class ZerothOrder(Counted):
         self.steps += 1
         offsets = (smoothing,) if self.forward else (smoothing, -smoothing)
         found = model.losses_along(joined, labels, direction, offsets, evaluation.weights)
-        losses = [float(each.sum()) / self.batch_size for each in found]
+        losses = [self._mean(each) for each in found]
         if self.forward:
-            plain = float(evaluation.losses[-1].sum()) / self.batch_size
-            slope = forward_difference(losses[0], plain, smoothing)
+            slope = forward_difference(losses[0], self._mean(evaluation.losses[-1]), smoothing)
         else:
             slope = two_point(losses[0], losses[1], smoothing)
         self.optimizer.step(model.parameters, estimate(direction, slope))
+
+    def _mean(self, losses: Tensor) -> Scalar:
+        return arrays.scalars(losses.sum().reshape(1))[0] / self.batch_size
 
 
 @dataclass
@@ -293,6 +320,9 @@ class ServerSide:
         self._perturbs_clients = self.method.server_perturbs_clients
         self._is_per_record = self.method.reply_is_per_record
         self._entries = self.method.releases_per_query
+        self.learn(self.labels)
+        if self.weights is not None:
+            self.weights = self.weights.to(self.table.device)
 
     def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
         """One round, numbered from 1: store, join, evaluate, release, meter, step.
@@ -300,6 +330,8 @@ class ServerSide:
         On one query (asynchronous), or one of every client on one batch (synchronous).
         """
         method, model, ids = self.method, self.model, queries[0].ids
+        if self.table.is_on_card:
+            ids = self.table.here(ids)
         for query in queries:
             self.table.store(query.client, ids, method.stored(query.embeddings), round_)
         evaluated, moved = [], []
@@ -309,7 +341,10 @@ class ServerSide:
             if new is not None:
                 moved.append((query.client, new))
         points = self.table.points(ids, moved)
-        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy(), 0))
+        if self.labels.is_cpu:
+            labels = torch.from_numpy(self.labels.numpy().take(ids.numpy(), 0))
+        else:
+            labels = self.labels.index_select(0, ids)
         first_pass, weights = round_ * self._steps, self.weights_of(ids)
         evaluation = model.evaluate(points, labels, first_pass, weights)
         replies, last, plain = [], 0, evaluation.losses[-1]
@@ -334,9 +369,13 @@ class ServerSide:
                 model.settle()
         return replies
 
+    def learn(self, labels: Tensor) -> None:
+        """Train on these from now on."""
+        self.labels = labels.to(self.table.device)
+
     def weights_of(self, ids: Tensor) -> Tensor | None:
         """What those records' losses count, [batch]."""
-        return None if self.weights is None else self.weights[ids]
+        return None if self.weights is None else arrays.rows(self.weights, ids)
 
     def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
         """``∂f_i/∂h_m`` of every record, [batch, d_h]."""

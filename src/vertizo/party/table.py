@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core import kernels, memory
+from vertizo.core import arrays, kernels, memory
+from vertizo.core.arrays import Scalar, card
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join
 from vertizo.models.base import Points
@@ -27,44 +28,74 @@ UNHELD = 2
 class EmbeddingTable:
     """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
 
-    In memory, or in a mapped file where it is large (`vertizo.party.storage`). Joined side by side,
-    summed or averaged, and with the label holder's ``own`` features, [records, columns], behind, a
-    row is the server model's input.
+    In memory, in a mapped file where it is large (`vertizo.party.storage`), or on a card. Joined
+    side by side, summed or averaged, and with the label holder's ``own`` features, [records,
+    columns], behind, a row is the server model's input.
     """
 
     def __init__(
-        self, records: int, dims: Sequence[int], join: Join = "concat", own: Tensor | None = None
+        self,
+        records: int,
+        dims: Sequence[int],
+        join: Join = "concat",
+        own: Tensor | None = None,
+        device: str = "cpu",
     ) -> None:
         if join != "concat" and len(set(dims)) > 1:
             raise ConfigError(
                 f"server.join is {join!r} but the embeddings' sizes are {list(dims)}; "
                 "they must be equal, or server.join be 'concat'"
             )
-        self.join, self.dims, self._own = join, tuple(dims), own
+        self.join, self.dims = join, tuple(dims)
+        self.device = torch.device(device)
+        self._own = None if own is None else own.to(self.device)
         self.has_own = own is not None
         self._start = [sum(dims[:client]) for client in range(len(dims))]
         self._last = np.empty((0, sum(dims)), np.float32)
-        self.values = storage.zeros((records, sum(dims)), torch.float32)
-        self.refreshed = storage.zeros((records, len(dims)), torch.int32)
+        self.is_on_card = arrays.is_card(self.device)
+        """Whether it is there, and not in memory or a file."""
+        self.values = self._zeros(records, sum(dims), torch.float32)
+        self.refreshed = self._zeros(records, len(dims), torch.int32)
         """The round in which each entry was stored, [records, clients]."""
-        self._values, self._rounds = self.values.numpy(), self.refreshed.numpy()
+        if not self.is_on_card:
+            self._values, self._rounds = self.values.numpy(), self.refreshed.numpy()
+
+    def _zeros(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        if self.is_on_card:
+            return torch.zeros(rows, columns, dtype=dtype, device=self.device)
+        return storage.zeros((rows, columns), dtype)
 
     @property
     def width(self) -> int:
         """Size of the joined embeddings."""
         return sum(self.dims) if self.join == "concat" else self.dims[0]
 
-    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
+    def here(self, ids: Tensor) -> Tensor:
+        """Record IDs where the table is."""
+        return arrays.here(ids, self.device)
+
+    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: Scalar) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
+        if self.is_on_card:
+            places, stamp = self.here(ids), torch.as_tensor(round_, dtype=torch.int32)
+            card.put_rows(self.values, places, self.here(embeddings), self._start[client])
+            stamps = self.here(stamp).expand(len(ids), 1)
+            card.put_rows(self.refreshed, places, stamps, client)
+            return
+        assert isinstance(round_, int), "on the processor"
         rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
         kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
 
-    def ages(self, ids: Tensor, round_: int) -> tuple[int, int, int]:
+    def ages(self, ids: Tensor, round_: int) -> tuple[Scalar, int, Scalar]:
         """How old the other clients' entries of those records are: sum, count and largest.
 
         The entry of the client that asked was stored in this round.
         """
+        if self.is_on_card:
+            now = self.here(torch.as_tensor(round_, dtype=torch.int32))
+            found, oldest = card.ages(self.refreshed, self.here(ids), now)
+            return found, len(ids) * (len(self.dims) - 1), oldest
         rounds, rows = self._rounds, ids.numpy()
         total, least = kernels.ages(rounds, rows, len(rounds))
         count, clients = len(rows), rounds.shape[1]
@@ -76,21 +107,28 @@ class EmbeddingTable:
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
         table's rows with that client's part replaced. Then the rows as they are, last.
         """
-        rows = self._rows(ids.numpy())
+        if self.is_on_card:
+            joined = self.values.index_select(0, self.here(ids))
+        else:
+            rows = self._rows(ids.numpy())
+            joined = torch.from_numpy(rows)
         shifts = []
         for client, replacement in replacements:
-            embeddings = np.ascontiguousarray(replacement.numpy())
-            moved = np.empty(embeddings.shape, np.float32)
-            kernels.apart(moved, embeddings, rows, self._start[client])
+            start = self._start[client]
+            if self.is_on_card:
+                shift = self.here(replacement) - joined.narrow(1, start, self.dims[client])
+            else:
+                embeddings = np.ascontiguousarray(replacement.numpy())
+                moved = np.empty(embeddings.shape, np.float32)
+                kernels.apart(moved, embeddings, rows, start)
+                shift = torch.from_numpy(moved)
             if self.join == "mean":
-                moved /= np.float32(len(self.dims))
-            start = self._start[client] if self.join == "concat" else 0
-            shifts.append((start, torch.from_numpy(moved)))
-        joined = torch.from_numpy(rows)
+                shift /= len(self.dims)
+            shifts.append((start if self.join == "concat" else 0, shift))
         if self.join != "concat":
             joined = self.combine(joined)
         if self._own is not None:
-            joined = torch.cat([joined, torch.from_numpy(self._own.numpy().take(ids, 0))], 1)
+            joined = torch.cat([joined, arrays.rows(self._own, ids)], 1)
         return Points(joined, tuple(shifts))
 
     def _rows(self, ids: NDArray[np.int64]) -> Array:
@@ -146,12 +184,31 @@ class Staleness:
     marked_count: int = 0
     recent_largest: int = 0
 
-    def add_ages(self, total: int, count: int, oldest: int) -> None:
-        """Ages of so many entries: their sum, and the largest."""
-        self.total += total
+    def __post_init__(self) -> None:
+        self._unread: Tensor | None = None
+        """Of a card: what is to be added to the total, and a largest, int64 [2]."""
+
+    def add_ages(self, total: Scalar, count: int, oldest: Scalar) -> None:
+        """Ages of so many entries: their sum, and the largest; those of a card are not read yet."""
         self.count += count
+        if isinstance(total, Tensor) and isinstance(oldest, Tensor):
+            if self._unread is None:
+                self._unread = total.new_zeros(2)
+            self._unread[0].add_(total)
+            torch.maximum(self._unread[1], oldest, out=self._unread[1])
+            return
+        assert isinstance(total, int) and isinstance(oldest, int), "whole rounds"  # noqa: PT018
+        self.total += total
         self.largest = max(self.largest, oldest)
         self.recent_largest = max(self.recent_largest, oldest)
+
+    def read(self) -> Staleness:
+        """With what is on a card; this waits for it."""
+        if self._unread is not None:
+            total, oldest = self._unread.tolist()
+            self._unread = None
+            self.add_ages(total, 0, oldest)
+        return self
 
     @property
     def mean(self) -> float:
@@ -166,4 +223,5 @@ class Staleness:
 
     def mark(self) -> None:
         """What is recent begins here."""
+        self.read()
         self.marked_total, self.marked_count, self.recent_largest = self.total, self.count, 0

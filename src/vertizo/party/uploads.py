@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import RefusedError, RepeatedRecordError
-from vertizo.party.checks import check_values, ids_in_range
+from vertizo.party.checks import Watch, check_values, ids_in_range
 from vertizo.protocol.messages import Purpose, Upload
 
 
@@ -31,7 +31,7 @@ class Uploads:
         if not torch.all(upload.ids[1:] > upload.ids[:-1]):
             raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
         who, dim = f"the upload of client {upload.client}", self.dims[upload.client]
-        check_values(who, upload.embeddings, (1, upload.ids.numel(), dim), self.bound)
+        check_values(who, upload.embeddings, (1, upload.ids.numel(), dim), self.bound, Watch())
 
     def take_in(self, upload: Upload, rows: int, *, keep: bool) -> bool:
         """Count a piece that was checked, and keep it unless the table does.

@@ -56,6 +56,7 @@ class CountedClip:
     def __call__(self, values: Tensor) -> Tensor:
         """Each record's clipped contribution, float64 [batch, K]; of [batch], [batch, 1]."""
         rows = values.reshape(values.shape[0], -1)
+        self.counts = self.counts.to(rows.device)
         norms = rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.norm(dim=1)
         self.counts[0] += (~(norms <= self.clip.norm)).sum()
         self.counts[1] += norms.numel()

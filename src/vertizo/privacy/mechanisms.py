@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
 from vertizo.core.randomness import Stream
 from vertizo.core.validate import positive
 
@@ -59,4 +60,4 @@ class SeededNoise(NoiseSource):
     def onto(self, release: int, total: Tensor) -> Tensor:
         """As of a `NoiseSource`; the number of the release decides the noise."""
         noise = self._stream.generator(release).standard_normal(tuple(total.shape))
-        return total + self.noise_std * torch.from_numpy(noise)
+        return total + self.noise_std * arrays.here(torch.from_numpy(noise), total.device)

@@ -144,6 +144,8 @@ class NoPrivacy(Plan):
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
+        if not values.is_cpu:
+            return (values.sum(0) / self._batch_size).to(torch.float32).reshape(-1)
         mean = np.add.reduce(values.numpy(), 0) / self._batch_size
         return torch.from_numpy(np.asarray(mean, np.float32).reshape(-1))
 
@@ -356,7 +358,7 @@ class ClippedGaussian(Plan):
 
     def state(self) -> dict[str, Tensor]:
         """Counts; never the noise."""
-        counters = torch.cat([torch.tensor([self._made]), self._clip.counts])
+        counters = torch.cat([torch.tensor([self._made]), self._clip.counts.cpu()])
         return {"counters": counters, **self._ledger.state()}
 
     def load(self, state: dict[str, Tensor]) -> None:

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
 from vertizo.core.validate import non_negative, positive
 from vertizo.privacy.clipping import Clip
 from vertizo.privacy.discrete_gaussian import DiscreteGaussian, Integers, RandomBytes
@@ -129,7 +130,7 @@ class SecureNoise(NoiseSource):
 
     def _noised(self, steps: Tensor) -> Tensor:
         noise = torch.from_numpy(self._pool.take(steps.numel())).view(steps.shape)
-        return (steps + noise).to(torch.float64) * self.grid
+        return (steps + arrays.here(noise, steps.device)).to(torch.float64) * self.grid
 
 
 def grid_for(clip_norm: float, noise_std: float) -> float:

@@ -167,10 +167,10 @@ def _struct_of(message: Message, codec: Codec) -> _Body:
     match message:
         case Query(client, number, ids, embeddings, batch):
             width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
-            data = codec.encode(embeddings)
+            data = codec.encode(embeddings.cpu())
             return _Query(client, number, width, packed, _three(embeddings), data)
         case Reply(client, number, values):
-            return _Reply(client, number, tuple(values.shape), codec.encode(values))
+            return _Reply(client, number, tuple(values.shape), codec.encode(values.cpu()))
         case Upload(client, purpose, ids, embeddings):
             width, packed = _pack_ids(ids)
             data = codec.encode(embeddings)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig
@@ -25,6 +26,7 @@ from vertizo.models.base import Model, Where
 from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
+from vertizo.models.torch import TorchModel
 from vertizo.party.augmentation import Augmentation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
@@ -93,6 +95,7 @@ def make_client(
     table, method, codecs, options = features["train"], config.method, config.codecs, config.client
     records, stream = len(table), root.child("client", index)
     why = models.why_evaluates(config, noised=noised)
+    where = models.where(options, method)
     front = teaching = None
     if config.privacy.mechanism == "teacher":
         wanted, seed = config.privacy.teacher, stream.child("teacher").seed() % 2**32
@@ -109,7 +112,7 @@ def make_client(
         root.child("client", index, "model"),
         cardinalities,
         tokens=not table.is_floating_point(),
-        where=Where(options.device, options.precision),
+        where=where,
         training=root.child("client", index, "training") if why is None else None,
         front=front,
         apart=models.keeps_apart(config, noised=noised),
@@ -136,7 +139,7 @@ def make_client(
     party = ClientParty(
         index=index,
         pair=method.client(side),
-        features=features,
+        features=_placed(features, model, where),
         embed=model,
         batches=known_batches(config, records, public, index)
         or Batches(records, config.batch_size, stream.child("batches")),
@@ -149,6 +152,7 @@ def make_client(
         known=codecs.ids == "known",
         augmentation=_augmentation(options, table, stream),
         teaching=teaching,
+        device=torch.device(where.results or where.device),
     )
     with models.named("client.model"):
         if why is None:
@@ -159,6 +163,17 @@ def make_client(
     mixes = mixes or options.pretrain in FITTED or method.fits(model)
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
+
+
+def _placed(
+    features: Mapping[Purpose, Tensor], model: Model, where: Where
+) -> Mapping[Purpose, Tensor]:
+    """Training features beside a model on a card, where they fit; else a batch goes there each."""
+    device, train = torch.device(where.results or where.device), features["train"]
+    if device.type != "cuda" or not isinstance(model, TorchModel):
+        return features
+    free, _ = torch.cuda.mem_get_info(device)
+    return {**features, "train": train.to(device)} if 2 * train.nbytes < free else features
 
 
 def _prepared(

@@ -19,10 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.config import architectures as kinds
+from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
+from vertizo.config.server import ServerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
 from vertizo.core.randomness import Stream
+from vertizo.methods.base import Method
 from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model, Points, Where
@@ -84,7 +87,7 @@ def client_model(
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         parameters = torch.from_numpy(initial).to(torch.float32)
         return ArrayModel(function, parameters, recordwise=apart)
-    _check_device("client.device", where.device)
+    check_device("client.device", where.device)
     _check_norm("client.model", config, training)
     with stream.torch_default(), room_for_parameters():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
@@ -97,7 +100,17 @@ def client_model(
     return model if front is None else Pretrained(front, model)
 
 
-def _check_device(key: str, device: str) -> None:
+def where(options: ClientConfig | ServerConfig, method: Method) -> Where:
+    """Where a party's model lives, and with it the party.
+
+    Parties of methods that send tangents are on the processor, whose arithmetic they need in
+    float64; their models alone are on a card.
+    """
+    return Where(options.device, options.precision, "cpu" if method.sends_tangents else None)
+
+
+def check_device(key: str, device: str) -> None:
+    """Raise ConfigError where PyTorch finds none of that kind."""
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(
             f"{key} is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
@@ -205,7 +218,7 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
             _, pullback = model.forward(Points(sample))
             if isinstance(model, RecordwiseModel):  # as in `server_model`
                 pullback(torch.zeros_like(embeddings))
-    if not is_bounded(embeddings, bound):
+    if not is_bounded(embeddings.cpu(), bound):
         raise ConfigError(
             f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
         )
@@ -247,7 +260,7 @@ def server_model(
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     key, tokens = "server.model", own is not None and own.tokens
-    _check_device("server.device", where.device)
+    check_device("server.device", where.device)
     _check_norm(key, config, training)
     if own is not None:
         _check_norm("server.encoder", own.encoder, training)

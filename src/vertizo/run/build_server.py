@@ -18,7 +18,7 @@ from vertizo.core.names import HeadName
 from vertizo.core.randomness import Stream
 from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
-from vertizo.models.base import DifferentiableModel, Model, Where
+from vertizo.models.base import DifferentiableModel, Model
 from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Regression, Task
 from vertizo.party.batches import Batches
 from vertizo.party.final_head import FinalHead, Fitted, Refitted
@@ -74,7 +74,10 @@ def make_server(
     own, encoded = _own_columns(config, data)
     notes = (SUM_ALONE,) if own and not options.reads_own else ()
     joined = own.get("train") if options.reads_own else None
-    table = EmbeddingTable(data.records, dims, options.join, joined)
+    where = models.where(options, config.method)
+    place = where.results or where.device
+    models.check_device("server.device", options.device)
+    table = EmbeddingTable(data.records, dims, options.join, joined, place)
     why = models.why_evaluates(config, server=True)
     made = partial(
         models.server_model,
@@ -86,7 +89,7 @@ def make_server(
         own=encoded,
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
-        where=Where(options.device, options.precision),
+        where=where,
         apart=models.keeps_apart(config),
     )
     model = made(training=stream.child("training") if why is None else None)

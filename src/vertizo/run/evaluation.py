@@ -65,7 +65,7 @@ def evaluation_row(
 
     The job's meters count since the last evaluation.
     """
-    party, meter, staleness = job.party, job.party.side.meter, job.party.staleness
+    party, meter, staleness = job.party, job.party.side.meter.read(), job.party.staleness.read()
     seen, mean = meter.records, staleness.recent_mean
     row: dict[str, Any] = {
         "round": party.round,
@@ -154,7 +154,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "peak_memory_mib": peak_memory(),
         "parameters": {"server": party.side.model.parameters.numel()},
         "learning_rates": {"server": party.side.learning_rate},
-        "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},
+        "staleness": {"mean": party.staleness.read().mean, "max": party.staleness.largest},
         "clip_fraction": party.side.plan.clip_fraction,
         "privacy": job.statement.as_dict(),
     }

@@ -185,7 +185,7 @@ class Training:
         return Result(summary, self._metrics, self.federation, path, parameters, self._head)
 
     def _where(self) -> Progress:
-        meter, traffic = self._job.party.side.meter, self.federation.simulator.traffic
+        meter, traffic = self._job.party.side.meter.read(), self.federation.simulator.traffic
         scores = self._state.last
         loss = meter.loss / meter.records if meter.records else None
         metric = summary_figures.metric_text(scores)

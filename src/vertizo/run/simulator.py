@@ -174,7 +174,12 @@ class Simulator:
         self._sequence += 1
 
     def upload(self, purpose: Purpose, rows: int) -> None:
-        """Every client uploads its embeddings of one partition; the bytes are counted apart."""
+        """Every client uploads its embeddings of one partition; the bytes are counted apart.
+
+        NonFiniteError if something on a card left its bounds since.
+        """
+        for watch in (*(client.watch for client in self.clients), self.server.watch):
+            watch.look()
         for client in self.clients:
             at_once = rows_at_once(self.server.side.table.dims[client.index])
             for start in range(0, rows, at_once):

@@ -333,7 +333,7 @@ def _evaluations_are_counted(subject: Subject) -> None:
 
 def _the_meter_sums_training_losses(subject: Subject) -> None:
     federation, tape = subject.ran(rounds=5)
-    meter, of_all = federation.server.side.meter, subject.timing == "synchronous"
+    meter, of_all = federation.server.side.meter.read(), subject.timing == "synchronous"
     records = sum(query.ids.numel() for query in tape.queries()) // (3 if of_all else 1)
     same(meter.records, records, f"{subject}: records that the meter counted")
     usual = 0.3 < meter.loss / meter.records < 3 and 0 <= meter.correct <= meter.records

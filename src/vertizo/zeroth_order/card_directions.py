@@ -15,7 +15,7 @@ from vertizo.core.deferred import torch
 from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.models.optimizers import add
-from vertizo.zeroth_order.directions import Direction, Directions
+from vertizo.zeroth_order.directions import TINY, Direction, Directions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,7 +119,8 @@ class CardDirections(Directions):
     def of_query(self, number: int) -> list[Direction]:
         """The directions of query ``number``."""
         if self._query != number:
-            seeds = self.seeds_of(number)
+            first = number * self._count
+            seeds = [self._stream.seed(n) for n in range(first, first + self._count)]
             self._seeds.copy_(torch.tensor([philox.signed(seed) for seed in seeds]))
             self._drawn = [
                 CardDirection(self.law, self.dimension, seed, keep=self.are_kept, place=place)
@@ -129,9 +130,30 @@ class CardDirections(Directions):
         return self._drawn
 
 
+def card_record_directions(
+    law: LawName, count: int, batch: int, dimension: int, seed: int, device: torch.device
+) -> tuple[Tensor, float]:
+    """As `vertizo.zeroth_order.directions.record_directions`, drawn on that device."""
+    shape, size = (count, batch, dimension), count * batch * dimension
+    place = torch.full((), philox.signed(seed), dtype=torch.int64, device=device)
+    if law == "coordinate":
+        first = philox.words(place, torch.arange(batch, device=device))[0]
+        axes = (first + torch.arange(count, device=device).unsqueeze(1)) % dimension
+        counters = torch.arange(count * batch, device=device) + batch
+        sides = (philox.words(place, counters)[0] >> 31).view(count, batch, 1) * 2 - 1
+        units = torch.zeros(shape, device=device)
+        return units.scatter_(2, axes.unsqueeze(2), sides.to(torch.float32)), float(dimension)
+    drawn = card.drawn("signs" if law == "rademacher" else "normals", place, size).view(shape)
+    if law in ("gaussian", "rademacher"):
+        return drawn, 1.0
+    radius = 1.0 if law == "sphere" else math.sqrt(dimension)
+    drawn *= radius / drawn.norm(dim=2, keepdim=True).clamp(min=float(TINY))
+    return drawn, float(dimension) if law == "sphere" else 1.0
+
+
 def directions_of(parameters: Tensor, law: LawName, stream: Stream, count: int = 1) -> Directions:
     """Directions of a model's parameters [d], drawn where they live."""
-    size, device = parameters.numel(), parameters.device
-    if device.type == "cpu":
+    size = parameters.numel()
+    if parameters.is_cpu:
         return Directions(law, size, stream, count)
-    return CardDirections(law, size, stream, count, device)
+    return CardDirections(law, size, stream, count, parameters.device)

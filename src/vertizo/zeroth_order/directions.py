@@ -220,15 +220,13 @@ class Direction:
         """``scale · u`` as numbers in memory and their factor; None where they are not kept."""
         if not self.keep or self.law == "coordinate":
             return None
-        return self.numbers(), self._within(scale)
-
-    def _within(self, scale: Scalar) -> float:
-        """A factor of the drawn numbers, as far as float32 goes."""
-        return max(-FLOAT32_MAX, min(float(scale) * self.scale, FLOAT32_MAX))
+        factor = float(scale) * self.scale
+        return self.numbers(), max(-FLOAT32_MAX, min(factor, FLOAT32_MAX))
 
     def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · u``, in place, one block at a time."""
-        factor = self._within(scale)
+        factor = float(scale) * self.scale
+        factor = max(-FLOAT32_MAX, min(factor, FLOAT32_MAX))  # as far as float32 goes
         if self.law == "coordinate":
             axis = self._axis()
             add(vector[axis : axis + 1], torch.ones(1), factor)
@@ -268,17 +266,12 @@ class Directions:
     def of_query(self, number: int) -> list[Direction]:
         """The directions of query ``number``."""
         if self._query != number:
-            self._drawn = [
-                Direction(self.law, self.dimension, seed, keep=self.are_kept)
-                for seed in self.seeds_of(number)
-            ]
+            self._drawn = []
+            for n in range(number * self._count, (number + 1) * self._count):
+                seed = self._stream.seed(n)
+                self._drawn.append(Direction(self.law, self.dimension, seed, keep=self.are_kept))
             self._query = number
         return self._drawn
-
-    def seeds_of(self, number: int) -> list[int]:
-        """The seeds of the directions of query ``number``."""
-        first = number * self._count
-        return [self._stream.seed(n) for n in range(first, first + self._count)]
 
 
 TINY = np.float32(1 / FLOAT32_MAX)

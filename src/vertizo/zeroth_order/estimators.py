@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vertizo.core import arrays
 from vertizo.core.arrays import Scalar
 from vertizo.core.deferred import torch
 from vertizo.models import blockwise
@@ -101,7 +100,7 @@ class Sum:
         whole = self.parts[0].direction.zeros()
         self.add_to(whole, 1.0)
         norm = torch.linalg.vector_norm(whole)
-        return norm if arrays.on_card(norm) else float(norm)
+        return float(norm) if norm.is_cpu else norm
 
 
 def estimate(direction: Direction, slope: Scalar) -> Along:

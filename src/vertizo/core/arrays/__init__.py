@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from vertizo.core.deferred import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -16,11 +18,23 @@ Scalar: TypeAlias = "float | Tensor"
 """A number; of a card, a tensor of no dimension that stays there."""
 
 
-def on_card(array: Tensor) -> bool:
-    """Whether an array is a card's: PyTorch works on it where it is, and nobody reads it."""
-    return not array.is_cpu
+def is_card(device: torch.device) -> bool:
+    """Whether what lives there is a card's: PyTorch works on it, and nobody reads it."""
+    return device.type != "cpu"
+
+
+def here(array: Tensor, device: torch.device) -> Tensor:
+    """An array on that device; what goes to a card is not waited for."""
+    return array.to(device, non_blocking=is_card(device))
+
+
+def rows(table: Tensor, ids: Tensor) -> Tensor:
+    """The rows of those IDs, int64 [batch], where the table is: [batch, ...]."""
+    if table.is_cpu:
+        return torch.from_numpy(table.numpy().take(ids.numpy(), 0))
+    return table.index_select(0, here(ids, table.device))
 
 
 def scalars(values: Tensor) -> list[Scalar]:
     """The numbers of a vector [K]; those of a card stay there."""
-    return list(values.unbind()) if on_card(values) else values.tolist()
+    return values.tolist() if values.is_cpu else list(values.unbind())

@@ -33,6 +33,20 @@ def _fused(seed: Tensor) -> ModuleType | None:
     return _triton() if seed.is_cuda else None
 
 
+def put_rows(table: Tensor, ids: Tensor, rows: Tensor, start: int) -> None:
+    """Replace columns of some rows from column ``start`` on: ids [batch], rows [batch, columns]."""
+    table.narrow(1, start, rows.shape[1]).index_copy_(0, ids, rows.to(table.dtype))
+
+
+def ages(stamps: Tensor, ids: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
+    """How long ago those rows' entries were stamped: the sum over all, and the largest, int64.
+
+    ``stamps`` are int32 [records, clients], ``now`` is of no dimension.
+    """
+    found = now - stamps.index_select(0, ids)
+    return found.sum(), found.amax().to(torch.int64)
+
+
 def number(value: float | Tensor, device: torch.device) -> Tensor:
     """A number as a float32 tensor of no dimension on that device, without a wait."""
     if isinstance(value, torch.Tensor):

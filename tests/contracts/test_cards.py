@@ -1,0 +1,149 @@
+"""Rounds of parties on a card, on the processor's tensors here: by PyTorch, and never looked at.
+
+What a card alone can show, Triton and CUDA graphs, is tested where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests import federations
+from tests.rows import each
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vertizo.core import arrays
+from vertizo.core.arrays import card
+from vertizo.methods.choice import METHODS
+from vertizo.run.federation import Federation
+from vertizo.zeroth_order import directions
+
+PAIRS = [
+    (name, timing)
+    for name, method in METHODS.items()
+    for timing in method.timings
+    if not method.sends_tangents
+]
+UPDATES = [
+    ("cascaded", "none"),
+    ("dpzv", "zeroth-order"),
+    ("dpzv", "forward-difference"),
+    ("vafl", "sgd"),
+]
+PLANS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "clip": {"privacy.clip": 0.01},
+    "gaussian": federations.GAUSSIAN,
+}
+
+
+@contextmanager
+def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The processor's tensors are taken for a card's."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Tensor, "is_cpu", False, raising=False)
+        patched.setattr(arrays, "is_card", lambda device: True)
+        yield
+
+
+def made(method: str, timing: str, update: str | None, plan: str) -> Federation:
+    changes = {"codecs.up": {"name": "none"}, **PLANS[plan]}
+    if (update or METHODS[method].server_update) in ("zeroth-order", "forward-difference"):
+        changes["server.smoothing"] = 0.1
+    if "smoothing" in METHODS[method].model_fields:
+        changes["method.smoothing"] = 0.1
+    if update is not None:
+        changes["server.update"] = update
+    return federations.build(method, timing, changes)
+
+
+def on_host_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed has the numbers of the processor."""
+
+    def drawn(kind: Any, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
+        return torch.from_numpy(directions.drawn(kind, int(seed) % 2**64, size))
+
+    monkeypatch.setattr(card, "drawn", drawn)
+
+
+CASES = [
+    *((method, timing, None, "none") for method, timing in PAIRS),
+    *((method, timing, None, plan) for method, timing in PAIRS for plan in ("clip", "gaussian")),
+    *((method, "asynchronous", update, "none") for method, update in UPDATES),
+]
+
+
+GATE = [
+    *((method, timing, None, "none") for method, timing in dict(PAIRS).items()),
+    ("dpzv", "asynchronous", None, "gaussian"),
+    ("vafl", "asynchronous", None, "clip"),
+    ("dpzv", "asynchronous", "zeroth-order", "none"),
+]
+
+
+@each("method, timing, update, plan", CASES, gate=GATE)
+def test_rounds_are_those_of_the_processor(
+    method: str, timing: str, update: str | None, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers up to rounding, with the same directions."""
+    wanted = made(method, timing, update, plan)
+    wanted.start(upload_table=True)
+    federations.go_on(wanted, 12)
+    with as_on_a_card(monkeypatch):
+        on_host_numbers(monkeypatch)
+        found = made(method, timing, update, plan)
+        found.start(upload_table=True)
+        federations.go_on(found, 12)
+        found.simulator.upload("validation", len(found.data.labels["validation"]))
+        found.server.score("validation")
+    for one, other in zip(found.models, wanted.models, strict=True):
+        assert torch.allclose(one.parameters, other.parameters, rtol=1e-3, atol=1e-4)
+    one, other = found.server, wanted.server
+    assert torch.allclose(one.side.model.parameters, other.side.model.parameters, 1e-3, 1e-4)
+    assert torch.allclose(one.side.table.values, other.side.table.values, 1e-3, 1e-4)
+    assert torch.equal(one.side.table.refreshed, other.side.table.refreshed)
+    assert one.staleness.read().mean == other.staleness.mean
+    assert one.staleness.largest == other.staleness.largest
+    meter = one.side.meter.read()
+    assert meter.records == other.side.meter.records
+    assert meter.loss == pytest.approx(other.side.meter.loss, rel=1e-3)
+    assert meter.correct == other.side.meter.correct
+    share = other.side.plan.clip_fraction
+    assert one.side.plan.clip_fraction == (
+        None if share is None else pytest.approx(share, abs=0.02)
+    )
+
+
+@each("method, timing, update, plan", CASES, gate=GATE)
+def test_nothing_is_looked_at_in_a_round(
+    method: str, timing: str, update: str | None, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every look at a value of a fake tensor fails."""
+    with as_on_a_card(monkeypatch):
+        federation = made(method, timing, update, plan)
+        federation.start(upload_table=False)
+        server, mode = federation.server, FakeTensorMode(allow_non_fake_inputs=True)
+
+        def faked(function: Any) -> Any:
+            def called(*given: Any) -> Any:
+                with mode:
+                    return function(*given)
+
+            return called
+
+        server.side.answer = faked(server.side.answer)  # type: ignore[method-assign]
+        server.side.learn(mode.from_tensor(server.side.labels))
+        server.side.table.values = mode.from_tensor(server.side.table.values)
+        server.side.table.refreshed = mode.from_tensor(server.side.table.refreshed)
+        for client in federation.clients:
+            train = mode.from_tensor(client.features["train"])
+            client.features = {**client.features, "train": train}
+            pair = client.pair
+            client.pair = replace(pair, ask=faked(pair.ask), tell=faked(pair.tell))
+        federations.go_on(federation, 9)
+        assert server.round >= 8
