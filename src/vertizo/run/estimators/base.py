@@ -38,6 +38,11 @@ from vertizo.run.prediction import Predictor, raw_head_of
 LABEL, WEIGHT = "label", "weight"
 """What y and its weights are called among the columns, with underscores where X has that name."""
 
+SHARED_NOISE = (
+    "Fits under this random_state that differ in nothing but their records, as folds of a "
+    "cross-validation of one size, have the same noise: a difference of two may be free of it."
+)
+
 
 class WrongSetting(ConfigError, ValueError):  # noqa: N818 - scikit-learn asks for a ValueError
     """A parameter that does not fit, and what would."""
@@ -220,7 +225,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _finish(self, result: Result) -> None:
         self.result_ = result
         sections = ("privacy", HEAD) if HEAD in result.summary else ("privacy",)
-        self.privacy_ = " ".join(result.summary[name]["words"] for name in sections)
+        words = [result.summary[name]["words"] for name in sections]
+        if result.summary["privacy"]["guarantee"] == "simulated":
+            words.insert(1, SHARED_NOISE)
+        self.privacy_ = " ".join(words)
 
     @value_errors()
     def _outputs(self, given: Any) -> NDArray[np.float32]:
