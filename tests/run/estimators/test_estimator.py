@@ -199,6 +199,12 @@ class TestWithScikitLearn:
             )
 
 
+def test_notes_on_the_data_are_warnings_where_somebody_fits() -> None:
+    with pytest.warns(UserWarning, match="no training record is of class 'never'") as told:
+        classifier(classes=["late", "paid", "never"]).fit(X, Y)
+    assert {one.filename for one in told} == {__file__}
+
+
 class TestPrivacy:
     @pytest.mark.full
     def test_a_budget_alone_is_enough(self) -> None:

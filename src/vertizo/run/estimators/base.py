@@ -155,6 +155,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             config, prepare_frame(frame, data, record_choice(config), everything)
         )
         text = "" if out is None else saved.text_of(self)  # before anything is trained or charged
+        for note in experiment.data().notes:  # before anything is charged: it may be made an error
+            warnings.warn(note, UserWarning, stacklevel=3)  # where somebody fits
         settings.open_ledger(experiment, self.ledger_fits)
         shown = live.bar(config.method.name, Console(stderr=True))
         with shown if self.verbose else nullcontext() as show:
