@@ -81,12 +81,16 @@ WRONG = """\
 --records 0 | records is 0
 --batch 60001 | batch is 60001
 --clip -1 | clip is -1
---server-share 1 | server_share is 1
+--server-share 1 | --server-share is 1
+--epsilon 5e-324 | --epsilon is 5e-324; it must be between 1e-09 and 1e+06
+--delta 5e-324 | --delta is 5e-324; it must be between 1e-100 and 0.5
+--clip 5e-324 | --clip is 5e-324; it must be between 1e-30 and 1e+30
 --steps 5 | --steps
 --sampling 0.1 | --sampling
 --server secret | 'secret'
 --server-clip -1 | --server-clip is -1
 --server poisson-dp-sgd --sampling 0 | --sampling is 0
+--server poisson-dp-sgd --sampling 1e-40 | --sampling is 1e-40; it must be between 1e-05 and 0.999
 """
 TOO_SMALL = ("--classes 0", "--width 0", "--releases 0", "--server poisson-dp-sgd --steps 0")
 VALUE = re.compile("and it is '0'; |: 0 is not in the range x>=")

@@ -88,6 +88,26 @@ simulation: {delay: {distribution: log-normal, sigmma: 1}} | 'simulation.delay.s
 """
 
 
+BEYOND = """\
+{epsilon: 1, clip: 5.0e-324} | privacy.clip is 5e-324; it must be between 1e-30 and 1e+30
+{mechanism: none, clip: 1.0e+31} | privacy.clip is 1e+31; it must be between 1e-30 and 1e+30
+{epsilon: 5.0e-324} | privacy.epsilon is 5e-324; it must be between 1e-09 and 1e+06
+{epsilon: 1.0e+9} | privacy.epsilon is 1000000000.0; it must be between 1e-09 and 1e+06
+{epsilon: 1, delta: 5.0e-324} | privacy.delta is 5e-324; it must be between 1e-100 and 0.5
+{epsilon: 1, delta: 0.9999999999999999} | privacy.delta is 0.9999999999999999 | 1e-100 and 0.5
+{epsilon: 1, server_share: 1.0e-300} | privacy.server_share is 1e-300 | between 1e-09 and 0.999
+{noise_std: 1.0e-310} | privacy.noise_std is 1e-310; it must be between 1e-30 and 1e+30
+{noise_std: 1, server_noise_std: 1.0e+308} | server_noise_std is 1e+308 | between 1e-30 and 1e+30
+{epsilon: 1, teacher: {spread: 1.0e-300}} | privacy.teacher.spread is 1e-300 | between 1e-30
+"""
+
+
+def test_numbers_of_privacy_beyond_what_arithmetic_holds(refuses: Refuses) -> None:
+    refuses((f"privacy: {text}", *words) for text, *words in _rows(BEYOND))
+    refuses([("server: {clip: 5.0e-324}", "server.clip is 5e-324; it must be between 1e-30")])
+    refuses([("server: {secret: {sampling: 1.0e-40}}", "sampling is 1e-40", "between 1e-05")])
+
+
 def test_unknown_keys_are_named_in_full_and_a_near_one_is_offered(refuses: Refuses) -> None:
     refuses((text, "unknown key", *words) for text, *words in _rows(UNKNOWN))
     with pytest.raises(ConfigError, match=r"unknown key 'method.smoothing'") as caught:

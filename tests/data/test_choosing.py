@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 import torch
 from tests.data.refusals import refused
 from tests.lazy import Lazy
@@ -166,6 +167,7 @@ def test_a_choice_validates_on_the_share_that_was_agreed_to() -> None:
             assert len(own.rows(1000)["validation"]) == validated
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # notes on the table
 def test_an_estimator_validates_on_the_newest() -> None:
 
     x = np.random.default_rng(1).permutation(200)

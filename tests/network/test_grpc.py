@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -320,6 +320,22 @@ def test_what_is_no_client_of_ours_harms_nobody(echo: Echo, made: Path) -> None:
                 assert said == b""  # not even HTTP/2's greeting
             assert bank.ask(b"2") == b"2"
     assert [member for member, _ in echo.asked] == ["bank", "bank"]
+
+
+def test_handshakes_that_never_end_make_room_for_a_member(
+    echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert grpc_channel.HANDSHAKE_SECONDS <= 5  # as long as a member would wait
+    monkeypatch.setattr(grpc_channel, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(grpc_channel, "open_files", lambda: 4 * 3)
+    bank = Credentials.load(made / "one" / "bank")
+    with serve(echo, made, "127.0.0.1:0") as server, ExitStack() as opened:
+        place = f"127.0.0.1:{server.port}"
+        for _ in range(3):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
+        channel = GrpcChannel(place, bank, patience=15.0, server_name="localhost")
+        with closing(channel):
+            assert channel.ask(b"hello") == b"hello"
 
 
 def test_streams_of_another_method_or_a_certificate_that_cannot_be_read_end_alone(

@@ -60,6 +60,23 @@ def test_what_a_member_sent_cannot_pass_for_a_record(tmp_path: Path) -> None:
             journal.close()
 
 
+def test_what_a_member_sent_does_not_make_a_torn_record_a_damaged_one(tmp_path: Path) -> None:
+    """A power cut leaves half of its query, in which it hid what looks like a record."""
+    body = b"somebody else's query"
+    kept = Store(tmp_path)
+    kept.save({"number": 1})
+    hidden = RECORD.pack(len(body), zlib.crc32(body, 1 << 8), 0) + body
+    kept.append(0, b"whole")
+    kept.append(0, hidden + bytes(range(1, 200)))
+    kept.close()
+    path = tmp_path / "checkpoints" / "journal-1.log"
+    os.truncate(path, path.stat().st_size - 100)
+    loaded = Store(tmp_path).load()
+    assert loaded is not None
+    state, found = loaded
+    assert (state["number"], list(found)) == (1, [(0, b"whole")])
+
+
 def test_a_torn_or_damaged_end_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = Journal(path, 3)

@@ -7,7 +7,7 @@ import shutil
 import socket
 import time
 import urllib.request
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.refusals import refused
 from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.network import grpc_channel, watching
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.figures import Figure
@@ -31,6 +32,8 @@ grpc = pytest.importorskip("grpc")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("grpc_health")
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""With which HTTP/2 begins, and settings, after which a handshake is over."""
 LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 
 
@@ -106,6 +109,23 @@ def test_health_follows_what_it_is_of() -> None:
 
         refused("in use", RunError, second, match="federation.health: .* is in use")
     assert health(port) == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE], ids=["handshake", "silence"])
+def test_connections_left_half_open_make_room_for_a_probe(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watching.IDLE_SECONDS <= 5  # as long as a probe would wait
+    monkeypatch.setattr(grpc_channel, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(watching, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(grpc_channel, "open_files", lambda: 4 * 3)
+    with health_at("127.0.0.1:0", lambda: True) as port, ExitStack() as opened:
+        for _ in range(3):
+            held = opened.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            if sent:
+                held.sendall(sent)
+                assert held.recv(1)  # the handshake is over
+        assert until(lambda: health(port, "") == "SERVING", 15)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

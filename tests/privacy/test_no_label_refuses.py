@@ -185,6 +185,7 @@ PRIVACY = vz.Privacy(epsilon=3.0, delta=1e-3)
 
 
 @each("labels", list(LABELS))
+@pytest.mark.filterwarnings("ignore:frame:UserWarning")  # notes on the labels
 def test_an_estimator_refuses_no_labels(labels: str) -> None:
     chance = np.random.default_rng(3)
     made = vz.VerticalClassifier(

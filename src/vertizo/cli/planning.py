@@ -13,7 +13,7 @@ from vertizo.cli.log import errors
 from vertizo.cli.options import AsJson, option
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
-from vertizo.core.validate import fraction, positive
+from vertizo.core.validate import between, fraction, positive
 
 if TYPE_CHECKING:
     from vertizo.privacy import choosing
@@ -68,7 +68,10 @@ def plan(
 ) -> None:
     """Compare mechanisms for an ε; with --epochs and --batch, the noise of replies."""
     from vertizo.privacy import choosing, forecast
+    from vertizo.privacy.options import DELTAS, EPSILONS, MAGNITUDES, RATES, SHARES
 
+    between("--epsilon", positive("--epsilon", epsilon), EPSILONS)
+    between("--delta", fraction("--delta", delta), DELTAS)
     if epochs is None or batch is None:
         if (epochs, batch) != (None, None):
             missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
@@ -89,10 +92,12 @@ def plan(
         _compare(case, epsilon, delta, cover, as_json=as_json)
         return
     positive("--records-per-person", records_per_person)
-    positive("--clip", clip)
-    positive("--server-clip", server_clip)
+    between("--clip", positive("--clip", clip), MAGNITUDES)
+    between("--server-clip", positive("--server-clip", server_clip), MAGNITUDES)
     if sampling is not None:
-        fraction("--sampling", sampling)
+        between("--sampling", fraction("--sampling", sampling), RATES)
+    if server != "none":
+        between("--server-share", fraction("--server-share", server_share), SHARES)
     secret = server == "poisson-dp-sgd"
     if not secret and (steps is not None or sampling is not None):
         raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, PositiveInt
 
 from vertizo.config import architectures as kinds
 from vertizo.config.optimizer import OptimizerConfig
 from vertizo.core.names import HeadName, Join, LawName, Precision, UpdateName
-from vertizo.core.options import Options
+from vertizo.core.options import Options, within
+from vertizo.privacy.options import MAGNITUDES, RATES
 
 
 class SecretConfig(Options):
@@ -17,7 +20,7 @@ class SecretConfig(Options):
     """Rounds between two steps."""
     warm_up: int = Field(default=0, ge=0)
     """Steps on the uploaded embedding table before the first round."""
-    sampling: float = Field(default=0.05, gt=0, lt=1)
+    sampling: Annotated[float, Field(gt=0, lt=1), within(RATES)] = 0.05
     """q, the probability that a record is in a sample."""
 
 
@@ -37,7 +40,7 @@ class ServerConfig(Options):
     sums over secret samples of the embedding table, between queries. none leaves the model as it
     was initialised.
     """
-    clip: float = Field(default=1.0, gt=0)
+    clip: Annotated[float, Field(gt=0), within(MAGNITUDES)] = 1.0
     """C of a private update: the largest norm of one record's gradient or slope."""
     secret: SecretConfig = SecretConfig()
     """When and on how many records poisson-dp-sgd trains."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -36,6 +37,22 @@ class Options(BaseModel):
             if expected in numbers or any(type(choice) is int for choice in get_args(expected)):
                 raise PydanticCustomError("no_number", "a number")
         return value
+
+
+def within(bounds: tuple[float, float]) -> AfterValidator:
+    """Refuse a number outside these bounds; None is let through.
+
+    pydantic's own bounds are told with every digit, as 1e-30 with thirty zeros.
+    """
+    least, most = bounds
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not least <= value <= most:
+            told = {"least": f"{least:g}", "most": f"{most:g}"}
+            raise PydanticCustomError("out_of_bounds", "between {least} and {most}", told)
+        return value
+
+    return AfterValidator(check)
 
 
 def texts(options: type[Options]) -> dict[str, str]:

@@ -32,3 +32,17 @@ def fraction(name: str, value: float) -> float:
     if not 0 < value < 1:
         raise ConfigError(f"{name} is {value}; it must lie strictly between 0 and 1")
     return value
+
+
+def between(name: str, value: float, bounds: tuple[float, float]) -> float:
+    """``value`` if it lies between two bounds, or is one of them.
+
+    >>> between("--clip", 5e-324, (1e-30, 1e30))
+    Traceback (most recent call last):
+    ...
+    vertizo.core.errors.ConfigError: --clip is 5e-324; it must be between 1e-30 and 1e+30
+    """
+    least, most = bounds
+    if not least <= value <= most:
+        raise ConfigError(f"{name} is {value}; it must be between {least:g} and {most:g}")
+    return value

@@ -25,6 +25,9 @@ LARGEST_ANSWER = 1 << 30
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.75
 """Seconds between tries; a server that comes back is asked within a second."""
 CONNECT_SECONDS = 5.0
+HANDSHAKE_SECONDS = CONNECT_SECONDS
+"""In which a caller has to be through TLS and HTTP/2. Until then it takes up a connection, and more
+would help no member: its own try is over by then."""
 STEADY_SECONDS = 10.0
 """A connection that held for so long is not part of the trouble before it."""
 REFUSALS = 8
@@ -76,7 +79,19 @@ def bounded() -> list[tuple[str, int]]:
     """
     return [
         ("grpc.max_allowed_incoming_connections", open_files() // 4),
-        ("grpc.server_handshake_timeout_ms", 20_000),
+        ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_SECONDS)),
+    ]
+
+
+def aged(idle: float) -> list[tuple[str, int]]:
+    """Cut what anybody may open: after ``idle`` seconds without a call, and after ten minutes.
+
+    What is open then has ten more seconds; callers' libraries connect again by themselves.
+    """
+    return [
+        ("grpc.max_connection_idle_ms", round(1000 * idle)),
+        ("grpc.max_connection_age_ms", 600_000),
+        ("grpc.max_connection_age_grace_ms", 10_000),
     ]
 
 

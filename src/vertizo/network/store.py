@@ -63,14 +63,15 @@ def root_of(folder: Path) -> Stream:
 class Journal:
     """One segment, begun anew in a file that had no segment of its number; RunError if it cannot.
 
-    With ``sync`` each record is on the disk when `append` returns.
+    With ``sync`` each record is on the disk when `append` returns. Who does not know ``salt`` sends
+    nothing that passes for one of its records.
     """
 
-    def __init__(self, path: Path, segment: int, *, sync: bool = False) -> None:
+    def __init__(self, path: Path, segment: int, *, salt: int = 0, sync: bool = False) -> None:
         self.path = path
         self.size = 0
         """Bytes of its records."""
-        self._segment = segment
+        self._segment, self._salt = segment, salt
         self._sync = sync
         self._before = 0
         with writing(path):
@@ -79,7 +80,7 @@ class Journal:
 
     def append(self, kind: int, body: bytes) -> None:
         """Write one record, or raise RunError: nothing of it counts then. `undo` takes it back."""
-        header = RECORD.pack(len(body), _checksum(body, kind, self._segment), kind)
+        header = RECORD.pack(len(body), _checksum(body, kind, self._segment, self._salt), kind)
         with writing(self.path):
             try:
                 _write_whole(self._file, (header, body, NOTHING), self.size, sync=self._sync)
@@ -105,7 +106,7 @@ class Journal:
         os.close(self._file)
 
 
-def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
+def records(path: Path, segment: int, salt: int = 0) -> Iterator[tuple[int, bytes]]:
     """The kinds and bodies of a segment's whole records, in order; RunError if unreadable."""
     if not path.exists():
         return
@@ -114,9 +115,9 @@ def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
         while len(header := file.read(RECORD.size)) == RECORD.size and header != NOTHING:
             length, checksum, kind = RECORD.unpack(header)
             body = file.read(length)
-            if len(body) != length or _checksum(body, kind, segment) != checksum:
+            if len(body) != length or _checksum(body, kind, segment, salt) != checksum:
                 file.seek(start + 1)
-                if _has_record(file.read(SEARCHED), segment):
+                if _has_record(file.read(SEARCHED), segment, salt):
                     raise RunError(
                         f"{path} is damaged: a record is not what was written, and others follow; "
                         "put a copy of the whole folder back, or begin a new job"
@@ -126,12 +127,12 @@ def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
             yield kind, body
 
 
-def _has_record(content: bytes, segment: int) -> bool:
+def _has_record(content: bytes, segment: int, salt: int) -> bool:
     """Whether a whole record of a segment begins somewhere: what is torn is the last one."""
     for start in range(len(content) - RECORD.size):
         length, checksum, kind = RECORD.unpack_from(content, start)
         body = content[start + RECORD.size :][:length] if length < len(content) else b""
-        if 0 < len(body) == length and _checksum(body, kind, segment) == checksum:
+        if 0 < len(body) == length and _checksum(body, kind, segment, salt) == checksum:
             return True
     return False
 
@@ -149,8 +150,8 @@ def _write_whole(file: int, parts: Sequence[bytes], place: int, *, sync: bool) -
         os.fdatasync(file)
 
 
-def _checksum(body: bytes, kind: int, segment: int) -> int:
-    return kernels.checksum(body, (segment << 8 | kind) & 0xFFFFFFFF)
+def _checksum(body: bytes, kind: int, segment: int, salt: int) -> int:
+    return kernels.checksum(body, (segment << 8 | kind) & 0xFFFFFFFF ^ salt)
 
 
 class Store:
@@ -184,7 +185,8 @@ class Store:
         state = checkpoint.load(self._checkpoint)
         with self.going_on():
             self._segment = int(state["segment"])
-            return state["state"], records(self._journal_of(self._segment), self._segment)
+            salt = int(state.get("salt", 0))  # older versions had none
+            return state["state"], records(self._journal_of(self._segment), self._segment, salt)
 
     def going_on(self) -> AbstractContextManager[None]:
         """What does not fit in the last checkpoint ends what is inside in one line."""
@@ -193,12 +195,14 @@ class Store:
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, and begin a new journal; RunError if not: the last one counts."""
         started = time.perf_counter()
-        following = self._segment + 1
+        following, salt = self._segment + 1, int.from_bytes(os.urandom(4))
         with writing(self._checkpoint):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._folder.chmod(0o700)  # it may have been there
-            journal = Journal(self._journal_of(following), following, sync=self.sync)
-            checkpoint.save(self._checkpoint, {"segment": following, "state": state})
+            path = self._journal_of(following)
+            journal = Journal(path, following, salt=salt, sync=self.sync)
+            kept = {"segment": following, "salt": salt, "state": state}
+            checkpoint.save(self._checkpoint, kept)
             size = self._checkpoint.stat().st_size
         self.close()
         self._journal, self._segment = journal, following

@@ -11,7 +11,13 @@ from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.figures import Figure
-from vertizo.network.grpc_channel import address, bounded, grpc_module, why_not_listening
+from vertizo.network.grpc_channel import (
+    address,
+    aged,
+    bounded,
+    grpc_module,
+    why_not_listening,
+)
 
 SERVICE = "vertizo.Parties"
 """Of `grpc.health.v1`: whether this party can do its part now. "" is whether its process lives."""
@@ -19,6 +25,8 @@ MOST_SCRAPES = 32
 """Connections for figures at a time."""
 EVERY = 0.5
 """Seconds between two looks at whether it can."""
+IDLE_SECONDS = 5.0
+"""Of a connection that asks nothing: a probe asks once it is there."""
 
 
 def _needed(module: str, package: str, key: str) -> Any:
@@ -88,7 +96,8 @@ def health_at(listen: str | None, is_ready: Callable[[], bool]) -> Iterator[int]
         answers = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=watchers
         )
-        server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *bounded()])
+        limits = [*bounded(), *aged(IDLE_SECONDS)]
+        server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *limits])
         stubs.add_HealthServicer_to_server(answers, server)
         try:
             port = server.add_insecure_port(listen)

@@ -10,7 +10,7 @@ from pydantic import Field, PlainSerializer, PositiveInt, WrapValidator, model_v
 from pydantic_core import PydanticCustomError
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.options import Options
+from vertizo.core.options import Options, within
 from vertizo.core.registry import Registry
 
 _PLAN = "vertizo.privacy.plan"
@@ -43,6 +43,12 @@ MechanismName = Annotated[
     WrapValidator(_own),
     PlainSerializer(str),
 ]
+MAGNITUDES, EPSILONS, DELTAS = (1e-30, 1e30), (1e-9, 1e6), (1e-100, 0.5)
+"""Least and most of clips and noise, of ε and of δ: far beyond what anybody uses. Powers of numbers
+that are larger overflow, and those of smaller ones vanish."""
+SHARES, RATES = (1e-9, 0.999), (1e-5, 0.999)
+"""The same of shares of ε, and of rates of secret samples, whose accounting would need tens of
+gigabytes below that."""
 ON_LABELS = ("randomised-response", "teacher")
 """Mechanisms whose private labels take the place of the raw ones (`privacy.private_labels`)."""
 
@@ -76,7 +82,7 @@ class TeacherConfig(Options):
     as many as rise above the noise, by ε, δ and the number of records."""
     whitening: float = Field(default=0.75, ge=0, le=1)
     """α: components of variance Λ are scaled by Λ^(−α/2)."""
-    spread: float = Field(default=0.7, gt=0)
+    spread: Annotated[float, Field(gt=0), within(MAGNITUDES)] = 0.7
     """τ, how large a coefficient is expected to be."""
 
 
@@ -90,21 +96,21 @@ class PrivacyConfig(Options):
     given; but with epsilon alone and a method whose replies are gradients, teacher, from ε = 2 on
     randomised-response, for texts from ε = 1 on (not where the label holder has columns, which
     neither covers)."""
-    clip: float | None = Field(default=None, gt=0)
+    clip: Annotated[float | None, Field(gt=0), within(MAGNITUDES)] = None
     """C, the largest norm of one record's values, or of one embedding. Without noise_std and
     epsilon it is a clip alone, which protects nothing. Default for noise on replies: by the number
     of columns and clients."""
-    noise_std: float | None = Field(default=None, gt=0)
+    noise_std: Annotated[float | None, Field(gt=0), within(MAGNITUDES)] = None
     """σ, the noise on the sum over the batch, or on an embedding; give this or epsilon."""
-    epsilon: float | None = Field(default=None, gt=0)
+    epsilon: Annotated[float | None, Field(gt=0), within(EPSILONS)] = None
     """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
     embeddings of one client."""
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    delta: Annotated[float, Field(gt=0, lt=1), within(DELTAS)] = 1e-5
     """The δ at which ε is stated."""
-    server_share: float | None = Field(default=None, gt=0, lt=1)
+    server_share: Annotated[float | None, Field(gt=0, lt=1), within(SHARES)] = None
     """Share of the budget (of μ²) for the server's private updates; replies get the rest. Default:
     0.5 if the server has such updates."""
-    server_noise_std: float | None = Field(default=None, gt=0)
+    server_noise_std: Annotated[float | None, Field(gt=0), within(MAGNITUDES)] = None
     """σ of the noise on the sum of a private update; goes with noise_std, without epsilon."""
     accounting: Literal["exact", "published"] = "exact"
     """How noise is calibrated to epsilon; the published formula gives less noise than ε needs."""

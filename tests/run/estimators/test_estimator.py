@@ -16,6 +16,9 @@ from tests.run.estimators.people import PARTIES, TINY, classifier, people
 
 import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
+from vertizo.core.randomness import Stream
+from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.run import build_privacy
 from vertizo.run.experiment import Experiment
 
 sklearn_base = Lazy("sklearn.base")
@@ -196,6 +199,12 @@ class TestWithScikitLearn:
             )
 
 
+def test_notes_on_the_data_are_warnings_where_somebody_fits() -> None:
+    with pytest.warns(UserWarning, match="no training record is of class 'never'") as told:
+        classifier(classes=["late", "paid", "never"]).fit(X, Y)
+    assert {one.filename for one in told} == {__file__}
+
+
 class TestPrivacy:
     @pytest.mark.full
     def test_a_budget_alone_is_enough(self) -> None:
@@ -206,6 +215,32 @@ class TestPrivacy:
         assert 0.9 < said["epsilon"] <= 1.0
         assert said["delta"] == 1e-5
 
+    def test_folds_of_one_random_state_share_noise_and_the_statement_says_so(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keys: list[bytes] = []
+
+        class Recorded(SeededNoise):
+            def __init__(self, stream: Stream, **options: float) -> None:
+                keys.append(stream.key)
+                super().__init__(stream, **options)
+
+        monkeypatch.setattr(build_privacy, "SeededNoise", Recorded)
+        asked = {"privacy": {"epsilon": 1.0}, "classes": ["late", "paid"], "method": "dpzv"}
+        model, noises = classifier(**asked), []
+        for fold in (slice(0, 60), slice(60, 120)):
+            keys.clear()
+            model.fit(X[fold], Y[fold])
+            noises.append(set(keys))
+        assert noises[0] == noises[1] != set()
+        assert "have the same noise" in model.privacy_
+        keys.clear()
+        model.set_params(random_state=1).fit(X[60:], Y[60:])
+        assert not noises[0] & set(keys)
+        unseeded = classifier(**asked, random_state=None).fit(X[:60], Y[:60])
+        assert "the same noise" not in unseeded.privacy_
+
+    @pytest.mark.filterwarnings("ignore:frame. no training record is of class:UserWarning")
     def test_neighbours_have_models_of_one_shape_or_none(self) -> None:
         """One record's label may not decide how many outputs there are."""
         whole, neighbour = Y.to_numpy(), Y.to_numpy().copy()

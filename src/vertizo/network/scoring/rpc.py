@@ -18,7 +18,13 @@ from urllib.parse import unquote
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.grpc_channel import address, bounded, grpc_module, why_not_listening
+from vertizo.network.grpc_channel import (
+    address,
+    aged,
+    bounded,
+    grpc_module,
+    why_not_listening,
+)
 from vertizo.network.options import ScoringOptions
 from vertizo.network.scoring.scorer import ID, LONGEST_ID, NotScoredError, Reason, Scorer, Scores
 
@@ -26,9 +32,8 @@ PACKAGE, FILE = "vertizo.scoring.v1", "vertizo/scoring/v1/scoring.proto"
 METHOD = f"/{PACKAGE}.Scoring/Score"
 THREADS, SLOW = 16, 4
 """For requests; how many of them may wait because of wrong keys, so that the others answer."""
-IDLE_MS, AGE_MS, GRACE_MS = 60_000, 600_000, 10_000
-"""Of a connection without a request, of any, and for what it has open then; callers' libraries
-connect again by themselves."""
+IDLE_SECONDS = 60.0
+"""Of a connection without a request."""
 CLOSING_SECONDS = 2.0
 """For requests that are being answered when the server closes."""
 CODES: dict[Reason, str] = {
@@ -117,12 +122,7 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
     largest = 1000 + options.most * (4 * LONGEST_ID + 4)
     with ThreadPoolExecutor(THREADS) as pool:
         limits = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", largest)]
-        ages = [
-            ("grpc.max_connection_idle_ms", IDLE_MS),
-            ("grpc.max_connection_age_ms", AGE_MS),
-            ("grpc.max_connection_age_grace_ms", GRACE_MS),
-        ]
-        server = grpc.server(pool, options=[*limits, *bounded(), *ages])
+        server = grpc.server(pool, options=[*limits, *bounded(), *aged(IDLE_SECONDS)])
         generic = grpc.method_handlers_generic_handler(service, {method: handler})
         server.add_generic_rpc_handlers((generic,))
         try:

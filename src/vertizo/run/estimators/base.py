@@ -38,6 +38,11 @@ from vertizo.run.prediction import Predictor, raw_head_of
 LABEL, WEIGHT = "label", "weight"
 """What y and its weights are called among the columns, with underscores where X has that name."""
 
+SHARED_NOISE = (
+    "Fits under this random_state that differ in nothing but their records, as folds of a "
+    "cross-validation of one size, have the same noise: a difference of two may be free of it."
+)
+
 
 class WrongSetting(ConfigError, ValueError):  # noqa: N818 - scikit-learn asks for a ValueError
     """A parameter that does not fit, and what would."""
@@ -150,6 +155,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             config, prepare_frame(frame, data, record_choice(config), everything)
         )
         text = "" if out is None else saved.text_of(self)  # before anything is trained or charged
+        for note in experiment.data().notes:  # before anything is charged: it may be made an error
+            warnings.warn(note, UserWarning, stacklevel=3)  # where somebody fits
         settings.open_ledger(experiment, self.ledger_fits)
         shown = live.bar(config.method.name, Console(stderr=True))
         with shown if self.verbose else nullcontext() as show:
@@ -220,7 +227,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _finish(self, result: Result) -> None:
         self.result_ = result
         sections = ("privacy", HEAD) if HEAD in result.summary else ("privacy",)
-        self.privacy_ = " ".join(result.summary[name]["words"] for name in sections)
+        words = [result.summary[name]["words"] for name in sections]
+        if result.summary["privacy"]["guarantee"] == "simulated":
+            words.insert(1, SHARED_NOISE)
+        self.privacy_ = " ".join(words)
 
     @value_errors()
     def _outputs(self, given: Any) -> NDArray[np.float32]:
