@@ -5,19 +5,17 @@ What a card alone can show, Triton and CUDA graphs, is tested where there is one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from tests import federations
+from tests.cards import as_on_a_card
 from tests.rows import each
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vertizo.core import arrays
 from vertizo.core.arrays import card
 from vertizo.methods.choice import METHODS
 from vertizo.run.federation import Federation
@@ -40,15 +38,6 @@ PLANS: dict[str, dict[str, Any]] = {
     "clip": {"privacy.clip": 0.01},
     "gaussian": federations.GAUSSIAN,
 }
-
-
-@contextmanager
-def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The processor's tensors are taken for a card's."""
-    with monkeypatch.context() as patched:
-        patched.setattr(Tensor, "is_cpu", False, raising=False)
-        patched.setattr(arrays, "is_card", lambda device: True)
-        yield
 
 
 def made(method: str, timing: str, update: str | None, plan: str) -> Federation:

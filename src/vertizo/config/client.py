@@ -31,8 +31,8 @@ class ClientConfig(Options):
     way."""
     optimizer: OptimizerConfig = OptimizerConfig()
     device: kinds.Device = "cpu"
-    """Where the model is. cuda: its parameters, directions and computations are on the graphics
-    card; batches are copied there and embeddings back, and everything else stays on the CPU."""
+    """Where the client is. cuda: its model and directions are on the graphics card, and its
+    features where they fit; messages are copied once each way."""
     precision: Precision = "tf32"
     """What the model computes with on a card: tf32 and bfloat16 round the factors of products to 11
     and 8 bits, sums are float32. A processor computes in float32."""

@@ -59,8 +59,8 @@ class ServerConfig(Options):
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
     device: kinds.Device = "cpu"
-    """Where the model is, as `client.device`; the table of embeddings, losses, clips and noise stay
-    on the CPU."""
+    """Where the label holder is. cuda: its model, labels, the table of embeddings, losses, clips
+    and sums are on the graphics card; noise is drawn on the CPU."""
     precision: Precision = "tf32"
     """What the model computes with on a card, as `client.precision`."""
 

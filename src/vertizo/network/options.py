@@ -197,6 +197,11 @@ class ServeConfig(ExperimentConfig):
                 "client.models is for simulations; over a network each member's own configuration "
                 "has its client.model"
             )
+        if self.device != "cpu":
+            raise ValueError(
+                f"device is {self.device!r}, which is for simulations; use server.device here, and "
+                "client.device in a member's own configuration"
+            )
         if self.simulation.activation is not None:
             raise ValueError("simulation.activation is for simulations; leave it out")
         if self.control == "label-free":

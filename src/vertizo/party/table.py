@@ -17,6 +17,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join
 from vertizo.models.base import Points
 from vertizo.party import storage
+from vertizo.party.checks import CPU
 
 Array = NDArray[np.float32]
 KEPT_WHEN_FREED = memory.FRUGAL
@@ -39,7 +40,7 @@ class EmbeddingTable:
         dims: Sequence[int],
         join: Join = "concat",
         own: Tensor | None = None,
-        device: str = "cpu",
+        device: torch.device = CPU,
     ) -> None:
         if join != "concat" and len(set(dims)) > 1:
             raise ConfigError(
@@ -47,7 +48,7 @@ class EmbeddingTable:
                 "they must be equal, or server.join be 'concat'"
             )
         self.join, self.dims = join, tuple(dims)
-        self.device = torch.device(device)
+        self.device = device
         self._own = None if own is None else own.to(self.device)
         self.has_own = own is not None
         self._start = [sum(dims[:client]) for client in range(len(dims))]

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig
@@ -22,11 +21,10 @@ from vertizo.core.names import FITTED, PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.models.base import Model, Where
+from vertizo.models.base import Model
 from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
-from vertizo.models.torch import TorchModel
 from vertizo.party.augmentation import Augmentation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
@@ -41,7 +39,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.messages import Purpose
 from vertizo.run import build_models as models
-from vertizo.run import build_optimizers, data_defaults
+from vertizo.run import build_optimizers, data_defaults, placement
 from vertizo.run.lengths import answers_expected
 from vertizo.zeroth_order.card_directions import directions_of
 from vertizo.zeroth_order.estimators import Along
@@ -95,7 +93,8 @@ def make_client(
     table, method, codecs, options = features["train"], config.method, config.codecs, config.client
     records, stream = len(table), root.child("client", index)
     why = models.why_evaluates(config, noised=noised)
-    where = models.where(options, method)
+    where = placement.where(options, method)
+    device = placement.party_device(where)
     front = teaching = None
     if config.privacy.mechanism == "teacher":
         wanted, seed = config.privacy.teacher, stream.child("teacher").seed() % 2**32
@@ -139,7 +138,7 @@ def make_client(
     party = ClientParty(
         index=index,
         pair=method.client(side),
-        features=_placed(features, model, where),
+        features=placement.features_beside(model, features, device),
         embed=model,
         batches=known_batches(config, records, public, index)
         or Batches(records, config.batch_size, stream.child("batches")),
@@ -152,7 +151,7 @@ def make_client(
         known=codecs.ids == "known",
         augmentation=_augmentation(options, table, stream),
         teaching=teaching,
-        device=torch.device(where.results or where.device),
+        device=device,
     )
     with models.named("client.model"):
         if why is None:
@@ -163,17 +162,6 @@ def make_client(
     mixes = mixes or options.pretrain in FITTED or method.fits(model)
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
-
-
-def _placed(
-    features: Mapping[Purpose, Tensor], model: Model, where: Where
-) -> Mapping[Purpose, Tensor]:
-    """Training features beside a model on a card, where they fit; else a batch goes there each."""
-    device, train = torch.device(where.results or where.device), features["train"]
-    if device.type != "cuda" or not isinstance(model, TorchModel):
-        return features
-    free, _ = torch.cuda.mem_get_info(device)
-    return {**features, "train": train.to(device)} if 2 * train.nbytes < free else features
 
 
 def _prepared(

@@ -19,13 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.config import architectures as kinds
-from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
-from vertizo.config.server import ServerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
 from vertizo.core.randomness import Stream
-from vertizo.methods.base import Method
 from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model, Points, Where
@@ -38,6 +35,7 @@ from vertizo.models.torch import TorchModel, fails_alone, wrap
 from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
+from vertizo.run import placement
 from vertizo.run.brought_modules import brought_module
 from vertizo.run.room import room_for_parameters
 
@@ -87,7 +85,7 @@ def client_model(
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         parameters = torch.from_numpy(initial).to(torch.float32)
         return ArrayModel(function, parameters, recordwise=apart)
-    check_device("client.device", where.device)
+    placement.check_device("client.device", where.device)
     _check_norm("client.model", config, training)
     with stream.torch_default(), room_for_parameters():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
@@ -98,24 +96,6 @@ def client_model(
     with named("client.model"):
         model = wrap(module, where, training, kind=_kind(config, apart))
     return model if front is None else Pretrained(front, model)
-
-
-def where(options: ClientConfig | ServerConfig, method: Method) -> Where:
-    """Where a party's model lives, and with it the party.
-
-    Parties of methods that send tangents are on the processor, whose arithmetic they need in
-    float64; their models alone are on a card.
-    """
-    return Where(options.device, options.precision, "cpu" if method.sends_tangents else None)
-
-
-def check_device(key: str, device: str) -> None:
-    """Raise ConfigError where PyTorch finds none of that kind."""
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"{key} is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
-            "a driver and a PyTorch that were built for CUDA"
-        )
 
 
 def check_reads_tokens(key: str, config: kinds.ClientModelConfig | kinds.EncoderConfig) -> None:
@@ -260,7 +240,7 @@ def server_model(
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     key, tokens = "server.model", own is not None and own.tokens
-    check_device("server.device", where.device)
+    placement.check_device("server.device", where.device)
     _check_norm(key, config, training)
     if own is not None:
         _check_norm("server.encoder", own.encoder, training)

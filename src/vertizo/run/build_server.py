@@ -32,6 +32,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose
 from vertizo.run import build_models as models
+from vertizo.run import placement
 from vertizo.run.build_client import known_batches
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import batch_sizes
@@ -74,10 +75,10 @@ def make_server(
     own, encoded = _own_columns(config, data)
     notes = (SUM_ALONE,) if own and not options.reads_own else ()
     joined = own.get("train") if options.reads_own else None
-    where = models.where(options, config.method)
-    place = where.results or where.device
-    models.check_device("server.device", options.device)
-    table = EmbeddingTable(data.records, dims, options.join, joined, place)
+    placement.check_device("server.device", options.device)
+    where = placement.where(options, config.method)
+    device = placement.party_device(where)
+    table = EmbeddingTable(data.records, dims, options.join, joined, device)
     why = models.why_evaluates(config, server=True)
     made = partial(
         models.server_model,

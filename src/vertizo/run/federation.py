@@ -27,6 +27,7 @@ from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
 from vertizo.run.label_free import controlled
 from vertizo.run.lengths import check_sizes, planned_rounds, steps_of_client
+from vertizo.run.placement import placed
 from vertizo.run.simulator import Observer, Simulator
 
 
@@ -154,7 +155,7 @@ def build(
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
     """
-    config = _placed(controlled(complete(config, data)))
+    config = placed(controlled(complete(config, data)))
     root = Stream.from_seed(config.seed)
     parties = len(data.parties)
     check_sizes(config, data.records)
@@ -223,15 +224,6 @@ def build(
         observer=observer,
     )
     return Federation(config, data, made, server, simulator, noise)
-
-
-def _placed(config: ExperimentConfig) -> ExperimentConfig:
-    """With all parties where the simulation is to be."""
-    if config.device == "cpu":
-        return config
-    there = {"device": config.device}
-    client, server = config.client.model_copy(update=there), config.server.model_copy(update=there)
-    return config.model_copy(update={"client": client, "server": server})
 
 
 @contextmanager
