@@ -233,7 +233,7 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(
         for clip in (1.0,) if gate else (1e-3, 1.0):
             found = searched(kind, task).furthest(Game(model, update, clip, task))
             assert found <= 1.0, f"{found:.6g} times 2C"
-        largest = max(largest, found)
+            largest = max(largest, found)
     assert largest > 0.5  # else the search would have shown nothing
 
 
