@@ -1,220 +1,274 @@
-"""Rounds per second with models on the processor and on a graphics card, in turn within one run.
+"""Rounds per second on a graphics card: Vertizo's, and loops written by hand beside them.
 
-By the clock of the wall, since a card's time is no processor's. Images are random numbers. Then
-passes per second of a ResNet-18 forwards and backwards on the card: as Vertizo makes them, and as
-one CUDA graph that is played again.
+By the clock of the wall, since a card's time is no processor's. For each case Vertizo's simulation
+wholly on the card, and the same method as a loop of forty lines (`ways/on_card.py`), eager and with
+each round as one CUDA graph, in the precision that is Vertizo's default; of a client of 85 million
+parameters two forward passes are the limit, and its peak of memory is held against theirs. Features
+are random numbers.
 
-Run: ``python benchmarks/devices.py [--only czofo] [--json FILE]``, where PyTorch finds a card.
+Run: ``python benchmarks/devices.py [--only czofo] [--precision float32] [--json FILE]``, where
+PyTorch finds a card. Five minutes.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import report
 import torch
 from report import Rounds
-from torch import Tensor, nn
+from torch import Tensor
+from ways import on_card
+from ways.on_card import CLASSES, DEVICE, RECORDS, Loop
 
 from vertizo.config.schema import parse
+from vertizo.core.names import Precision
 from vertizo.data.vertical import VerticalData
-from vertizo.models import resnet
-from vertizo.models.base import Points, Where
+from vertizo.models import networks, resnet
 from vertizo.models.losses import Classification
-from vertizo.models.torch import wrap
-from vertizo.run.federation import build
+from vertizo.run.federation import Federation, build
 
-RECORDS, CLASSES = 1024, 10
-WIDTHS = (16, 64)
+SIDES: list[tuple[int, ...]] = [(3, 32, 16)] * 2
+PATCHES: list[tuple[int, ...]] = [(3, 16, 16)] * 4
+WORDS = 64
+LARGE: dict[str, Any] = {
+    "name": "text",
+    "checkpoint": "random",
+    "vector": 768,
+    "layers": 12,
+    "heads": 12,
+    "vocabulary": 256,
+    "outputs": 32,
+}
+"""85 million parameters, BERT-base's without its words."""
 
 
-def _patches(device: str) -> dict[str, Any]:
-    model = {"name": "cnn", "channels": [16, 32, 64, 64], "outputs": 16}
-    return {
-        "data": {"split": "patches"},
-        "batch_size": 64,
-        "method": {"name": "dpzv"},
-        "client": {"model": model, "device": device},
-    }
+@dataclass(frozen=True)
+class Case:
+    """A method, its models, and the loop by hand."""
+
+    options: dict[str, Any]
+    """Of a configuration."""
+    shapes: list[tuple[int, ...]]
+    """Of a record's features at each client; whole numbers where there is one side."""
+    loop: Callable[[], Loop] | None = None
 
 
-def _sum(width: int, device: str) -> dict[str, Any]:
-    model = {"name": "resnet18", "width": width, "outputs": CLASSES}
-    return {
+def _dpzv() -> Loop:
+    clients = [networks.cnn((3, 16, 16), [16, 32, 64, 64], 16) for _ in PATCHES]
+    server = networks.mlp(64, [64], CLASSES, final_relu=False)
+    return on_card.TwoPoint(clients, server, PATCHES, 64, 16)
+
+
+def _czofo(width: int) -> Loop:
+    clients = [resnet.whole(shape, CLASSES, width) for shape in SIDES]
+    return on_card.AtEmbeddings(clients, SIDES, 128)
+
+
+def _cascaded(width: int) -> Loop:
+    clients = [resnet.stem(shape, width) for shape in SIDES]
+    sent = width * 32 * 16
+    server = resnet.rest(2 * sent, CLASSES, image=(32, 32), parts=2, assemble="width", width=width)
+    return on_card.Forward(clients, server, SIDES, 64, sent)
+
+
+def _of_width(width: int) -> dict[str, Case]:
+    summed = {
         "data": {"split": "sides"},
         "batch_size": 128,
         "method": {"name": "czofo", "num_directions": 10},
-        "client": {"model": model, "device": device},
+        "client": {"model": {"name": "resnet18", "width": width, "outputs": CLASSES}},
         "server": {"model": {"name": "sum"}},
     }
-
-
-def _split_resnet(width: int, device: str) -> dict[str, Any]:
-    return {
+    split = {
         "data": {"split": "sides"},
         "batch_size": 64,
         "method": {"name": "cascaded"},
         "client": {"model": {"name": "resnet18-stem", "width": width}},
-        "server": {"model": {"name": "resnet18-rest", "width": width}, "device": device},
+        "server": {"model": {"name": "resnet18-rest", "width": width}},
+    }
+    return {
+        f"czofo, ResNet-18 of width {width} at 2 clients": Case(
+            summed, SIDES, partial(_czofo, width)
+        ),
+        f"cascaded, ResNet-18 of width {width} at the server": Case(
+            split, SIDES, partial(_cascaded, width)
+        ),
     }
 
 
-CASES: dict[str, tuple[Callable[..., dict[str, Any]], list[tuple[int, ...]]]] = {
-    "dpzv, CNN at 4 clients": (_patches, [(3, 16, 16)] * 4),
-    **{
-        f"czofo, ResNet-18 of width {width} at 2 clients": (partial(_sum, width), [(3, 32, 16)] * 2)
-        for width in WIDTHS
-    },
-    **{
-        f"cascaded, ResNet-18 of width {width} at the server": (
-            partial(_split_resnet, width),
-            [(3, 32, 16)] * 2,
-        )
-        for width in WIDTHS
-    },
+CASES = {
+    "dpzv, CNN at 4 clients": Case(
+        {
+            "data": {"split": "patches"},
+            "batch_size": 64,
+            "method": {"name": "dpzv"},
+            "client": {"model": {"name": "cnn", "channels": [16, 32, 64, 64], "outputs": 16}},
+        },
+        PATCHES,
+        _dpzv,
+    ),
+    **_of_width(16),
+    **_of_width(64),
+    "dpzv, 85 million parameters at 2 clients": Case(
+        {
+            "batch_size": 64,
+            "method": {"name": "dpzv"},
+            "client": {"model": LARGE},
+        },
+        [(WORDS,)] * 2,
+    ),
 }
 
 
-def rounds(case: str, device: str, threads: int) -> Rounds:
-    """Rounds of the simulator, with everything it does in training."""
-    settings, shapes = CASES[case]
-    tree = settings(device)
-    tree["data"] |= {"name": "cifar-10", "parties": len(shapes)}
-    images = [torch.randn(RECORDS, *shape) for shape in shapes]
+def federation(case: Case, precision: Precision) -> Federation:
+    """A simulation on the card, which has started."""
+    tree = {"epochs": 1_000_000, "device": DEVICE, **case.options}
+    tree["data"] = {"name": "cifar-10", "parties": len(case.shapes), **tree.get("data", {})}
+    for side in ("client", "server"):
+        tree[side] = {**tree.get(side, {}), "precision": precision}
+    tokens = len(case.shapes[0]) == 1
+    features = [
+        torch.randint(LARGE["vocabulary"], (RECORDS, *shape), dtype=torch.int32)
+        if tokens
+        else torch.randn(RECORDS, *shape)
+        for shape in case.shapes
+    ]
     labels = torch.randint(CLASSES, (RECORDS,))
     data = VerticalData(
         name="benchmark",
         task=Classification(CLASSES),
-        parties=tuple(f"client{m}" for m in range(len(shapes))),
-        features=tuple({"train": x, "validation": x[:10], "test": x[:10]} for x in images),
+        parties=tuple(f"client{m}" for m in range(len(case.shapes))),
+        features=tuple({"train": x, "validation": x[:10], "test": x[:10]} for x in features),
         labels={"train": labels, "validation": labels[:10], "test": labels[:10]},
         fitted_scaling=False,
-        are_images=True,
+        are_images=not tokens,
     )
-    made = build(parse({"epochs": 1_000_000, "threads": threads, **tree}), data)
+    made = build(parse(tree), data)
     made.start(upload_table=False)
+    return made
 
-    def some() -> int:
-        torch.set_num_threads(threads)
-        for _ in range(2):
-            made.simulator.step()
-        return 2
 
-    return some
+def steps(made: Federation) -> int:
+    """A round of each client."""
+    for _ in made.clients:
+        made.simulator.step()
+    return len(made.clients)
+
+
+def wait() -> None:
+    """For what the card was given to do."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def rate(rounds: Rounds, seconds: float) -> float:
     """Rounds per second of the wall's clock, over about ``seconds``."""
+    wait()
     count, started = 0, time.perf_counter()
-    while (spent := time.perf_counter() - started) < seconds:
+    while time.perf_counter() - started < seconds:
         count += rounds()
-    return count / spent
+        wait()
+    return count / (time.perf_counter() - started)
 
 
-def in_turn(
-    ways: dict[str, Rounds], seconds: float, repeats: int
-) -> tuple[dict[str, float], float]:
-    """Medians of two ways and of the ratio of the second to the first, after a warm-up."""
-    for way in ways.values():
-        rate(way, seconds / 2)
-    timed = {name: partial(rate, way, seconds) for name, way in ways.items()}
-    measured = report.in_turn(timed, repeats)
-    first, second = ways
-    medians = {name: report.median(measured, name) for name in ways}
-    return medians, report.median_ratio(measured, second, first)
+def in_precision(precision: Precision, rounds: Rounds) -> int:
+    """Rounds of a loop by hand, with products of that precision."""
+    rounded = precision != "float32"
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if rounded else "highest")
+    try:
+        with (
+            torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=rounded),
+            torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bfloat16"),
+        ):
+            return rounds()
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
-def compare(case: str, seconds: float, repeats: int) -> dict[str, Any]:
-    """Medians of all ways, and of the card's ratios to the processor's."""
-    every = os.cpu_count() or 1
-    ways = {"every core": rounds(case, "cpu", every), "card": rounds(case, "cuda", 1)}
-    medians, ratio = in_turn(ways, seconds, repeats)
-    print(f"{case:<50}", *(f"{value:>9,.1f}" for value in (*medians.values(), ratio)), flush=True)
-    return {"case": case, "cores": every, **medians, "card/every core": ratio}
+def two_passes(made: Federation, features: Tensor) -> int:
+    """What a zeroth-order round of a client cannot do without."""
+    for _ in range(2):
+        made.models[0](features)
+    return 1
 
 
-def passes(width: int, seconds: float, repeats: int) -> dict[str, Any]:
-    """Of 64 records through what follows a stem, and their gradients back to the parameters.
-
-    As `TorchModel` makes them, and as one CUDA graph; in the same arithmetic.
-    """
-    rows, slopes = torch.randn(64, width * 32 * 32), torch.randn(64, CLASSES) / 64
-
-    def rest() -> nn.Module:
-        size = rows.shape[1]
-        return resnet.rest(size, CLASSES, image=(32, 32), parts=2, assemble="width", width=width)
-
-    model = wrap(rest(), Where("cuda"))
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        replayed = _graphed(rest().cuda(), rows, slopes)
-
-    def eager() -> int:
-        _, pullback = model.forward(Points(rows))
-        pullback(slopes)
-        return 1
-
-    medians, ratio = in_turn({"eager": eager, "graph": replayed}, seconds, repeats)
-    print(f"passes, width {width:<36}", *(f"{v:>9,.1f}" for v in (*medians.values(), ratio)))
-    return {"case": f"passes, width {width}", **medians, "graph/eager": ratio}
+def peak(rounds: Rounds) -> float:
+    """Bytes of the card's memory at most, while some rounds are made."""
+    if DEVICE != "cuda":
+        return float("nan")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    rounds()
+    torch.cuda.synchronize()
+    return float(torch.cuda.max_memory_allocated())
 
 
-def _graphed(module: nn.Module, rows: Tensor, slopes: Tensor) -> Rounds:
-    """The same work, captured once; only inputs and results move between card and processor."""
-    at, back, weights = rows.cuda(), slopes.cuda(), list(module.parameters())
+def compare(name: str, precision: Precision, seconds: float, repeats: int) -> dict[str, Any]:
+    """Medians of all ways of one case, and the ratio of Vertizo's to each other's."""
+    case = CASES[name]
+    made = federation(case, precision)
+    ways: dict[str, Rounds] = {"vertizo": partial(steps, made)}
+    row: dict[str, Any] = {"case": name, "precision": precision}
+    if case.loop is not None:
+        ways["plain_eager"] = partial(in_precision, precision, case.loop().eager)
+        if DEVICE == "cuda":
+            loop = case.loop()
+            held: list[Rounds] = []
 
-    def work() -> tuple[Tensor, Tensor]:
-        outputs = module(at)
-        gradients = torch.autograd.grad(outputs, weights, back)
-        return outputs.detach(), torch.cat([each.reshape(-1) for each in gradients])
+            def captured() -> int:
+                held.append(loop.graphed())
+                return 0
 
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs, _ = work()
-
-    def replayed() -> int:
-        at.copy_(rows)
-        back.copy_(slopes)
-        graph.replay()
-        outputs.cpu()
-        return 1
-
-    return replayed
+            in_precision(precision, captured)
+            ways["plain_graph"] = held[0]
+    else:
+        batch = made.clients[0].features["train"][: made.config.batch_size]
+        ways["limit"] = partial(two_passes, made, batch)
+    for rounds in ways.values():
+        rate(rounds, seconds / 2)
+    measured = report.in_turn(
+        {way: partial(rate, do, seconds) for way, do in ways.items()}, repeats
+    )
+    for way in ways:
+        row[way] = report.median(measured, way)
+        if way != "vertizo":
+            row[f"over_{way}"] = report.median_ratio(measured, "vertizo", way)
+    if "limit" in ways:
+        row["peak_over_inference"] = peak(ways["vertizo"]) / peak(ways["limit"])
+    figures = (f"{way} {row[way]:,.1f}" for way in ways)
+    print(f"{name:<52}", *figures, row.get("peak_over_inference", ""), flush=True)
+    return row
 
 
 def main() -> None:
     parser = report.parser(__doc__, seconds=1.0, repeats=3)
     parser.add_argument("--only", default="", help="cases with these words in them")
+    parser.add_argument("--precision", default="tf32", choices=get_args(Precision))
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    if DEVICE != "cuda":
         parser.error("PyTorch finds no CUDA device here")
     torch.manual_seed(0)
-    every = f"{os.cpu_count()} cores"
-    print(f"{'rounds per second':<50}  {every}     card    ratio")
     rows = [
-        compare(case, options.seconds, options.repeats) for case in CASES if options.only in case
+        compare(case, options.precision, options.seconds, options.repeats)
+        for case in CASES
+        if options.only in case
     ]
-    torch.set_num_threads(1)
-    graphs = [passes(width, options.seconds, options.repeats) for width in WIDTHS]
     summary = [
         report.line(
             f"on a card: {row['case']}",
-            f"{row['card']:,.0f} rounds/s",
-            f"{row['card/every core']:.1f} of {row['cores']} cores",
+            f"{row['vertizo']:,.0f} rounds/s",
+            ", ".join(f"{row[key]:.2f} of {key[5:]}" for key in row if key.startswith("over_")),
         )
         for row in rows
     ]
-    found = {"card": torch.cuda.get_device_name(), "rows": rows, "passes": graphs}
-    report.write(options, found, summary)
+    report.write(options, {"card": torch.cuda.get_device_name(), "rows": rows}, summary)
 
 
 if __name__ == "__main__":
