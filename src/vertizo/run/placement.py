@@ -18,9 +18,10 @@ from vertizo.protocol.messages import Purpose
 
 
 def placed(config: ExperimentConfig) -> ExperimentConfig:
-    """With all parties where the simulation is to be."""
+    """With all parties where the simulation is to be; ConfigError where PyTorch finds no card."""
     if config.device == "cpu":
         return config
+    check_device("device", config.device)
     there = {"device": config.device}
     client, server = config.client.model_copy(update=there), config.server.model_copy(update=there)
     return config.model_copy(update={"client": client, "server": server})
