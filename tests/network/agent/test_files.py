@@ -168,7 +168,7 @@ NOISED: dict[str, Any] = {
                 "mechanism": "embedding-noise",
                 "clip": 1.0,
                 "epsilon": 1.0,
-                "delta": 0.9,
+                "delta": 0.4,
             },
         }
     ),
@@ -191,7 +191,7 @@ POLICIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"epsilon": 9}, {"delta": 0.01}, "is at δ = 0.01; policy.delta allows 0.001"),
     ({"epsilon": 9}, {"delta": math.nan}, "is at δ = nan; policy.delta allows 0.001"),
     ({}, {"kind": "align", "method": "hashed"}, "job.method is 'hashed', which policy.hashed"),
-    ({"covers": ["features"]}, NOISED, "privacy.delta is 0.9; policy.delta allows 0.001"),
+    ({"covers": ["features"]}, NOISED, "privacy.delta is 0.4; policy.delta allows 0.001"),
     ({}, {"covers": ()}, "covers nothing; policy.covers wants labels"),
     ({"covers": ["features"]}, {}, "covers labels; policy.covers wants features"),
     # what a label holder says of features is not believed
