@@ -238,6 +238,7 @@ class TestTask:
         path = write("a,y\n" + "1,0.1\n2,0.9\n" * 9)
         (note,) = load(path).notes
         assert "the label 'y' has the values 0.1 and 0.9 alone, learnt as numbers" in note
+        assert load(path, task="regression").notes == ()
         for labels in ("yes,no", "0.1,0.2,0.3"):
             rows = (f"{i % 5},{label}\n" for i, label in enumerate(9 * labels.split(",")))
             assert load(write("a,y\n" + "".join(rows))).notes == ()

@@ -159,8 +159,8 @@ def pool(
         remarks += unknown(test, known, columns).values()
     bounds = options.label_range
     learned, labels, class_names = labels_of(sources, label, task, classes, bounds)
-    if isinstance(label, str):
-        remarks += label_notes(train, label, class_names)
+    if isinstance(label, str) and (task is None or class_names is not None):
+        remarks += label_notes(train, label, class_names)  # nobody wonders at what was asked for
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
     left = {party: own for party, own in kept.items() if own}
