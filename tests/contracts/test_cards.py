@@ -13,11 +13,13 @@ import torch
 from tests import federations
 from tests.cards import as_on_a_card
 from tests.rows import each
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vertizo.core.arrays import card
+from vertizo.core.errors import ConfigError
 from vertizo.methods.choice import METHODS
+from vertizo.models.torch import wrap
 from vertizo.run.federation import Federation
 from vertizo.zeroth_order import directions
 
@@ -68,10 +70,12 @@ CASES = [
 
 
 GATE = [
-    *((method, timing, None, "none") for method, timing in dict(PAIRS).items()),
     ("dpzv", "asynchronous", None, "gaussian"),
-    ("vafl", "asynchronous", None, "clip"),
     ("dpzv", "asynchronous", "zeroth-order", "none"),
+    ("cascaded", "asynchronous", None, "none"),
+    ("syn-zoo-vfl", "synchronous", None, "none"),
+    ("czofo", "asynchronous", None, "none"),
+    ("vafl", "asynchronous", None, "clip"),
 ]
 
 
@@ -136,3 +140,32 @@ def test_nothing_is_looked_at_in_a_round(
             client.pair = replace(pair, ask=faked(pair.ask), tell=faked(pair.tell))
         federations.go_on(federation, 9)
         assert server.round >= 8
+
+
+class Scaled(nn.Module):
+    """With a buffer, which no evaluation may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layer(rows) * self.scale
+
+
+class Growing(Scaled):
+    def forward(self, rows: Tensor) -> Tensor:
+        self.scale.add_(1)
+        return super().forward(rows)
+
+
+def test_buffers_are_not_looked_at_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a change of one is seen."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with as_on_a_card(monkeypatch):
+        model = wrap(Scaled())
+        with mode:
+            assert model(torch.zeros(4, 3)).shape == (4, 2)
+        with pytest.raises(ConfigError, match="changes its buffer 'scale'"):
+            wrap(Growing())(torch.zeros(4, 3))

@@ -136,7 +136,7 @@ class Buffers:
 
     def _look(self) -> None:
         for name, buffer in self._live.items():
-            small = buffer.numel() <= COMPARED and not buffer.is_meta
+            small = buffer.numel() <= COMPARED and buffer.is_cpu  # nothing looks at a card's values
             self._seen[name] = buffer._version, buffer.clone() if small else None
 
     def kept(self) -> dict[str, Tensor]:

@@ -121,7 +121,8 @@ class CardDirections(Directions):
         if self._query != number:
             first = number * self._count
             seeds = [self._stream.seed(n) for n in range(first, first + self._count)]
-            self._seeds.copy_(torch.tensor([philox.signed(seed) for seed in seeds]))
+            signed = torch.tensor([philox.signed(seed) for seed in seeds])
+            self._seeds.copy_(signed, non_blocking=True)
             self._drawn = [
                 CardDirection(self.law, self.dimension, seed, keep=self.are_kept, place=place)
                 for seed, place in zip(seeds, self._seeds.unbind(), strict=True)
