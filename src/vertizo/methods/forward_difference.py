@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from vertizo.core.arrays import scalars
@@ -76,7 +77,11 @@ class ForwardDifference(Method):
         shifted, plain = outcome.losses[0], outcome.plain
         if self.reply == "difference":
             return forward_difference(shifted, plain, self.smoothing)
-        return torch.stack((plain, shifted)).t()  # sums run along memory
+        if not plain.is_cpu:
+            return torch.stack((plain, shifted)).t()
+        pair = np.empty((2, plain.numel()), np.float32)
+        pair[0], pair[1] = plain, shifted
+        return torch.from_numpy(pair.T)  # sums run along memory
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ (ĥ − h)/μ · u``."""
