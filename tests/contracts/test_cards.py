@@ -35,16 +35,19 @@ UPDATES = [
     ("dpzv", "forward-difference"),
     ("vafl", "sgd"),
 ]
+ESTIMATED = ("zeroth-order", "forward-difference", "private-zeroth-order")
+"""Updates of a server that have a smoothing."""
 PLANS: dict[str, dict[str, Any]] = {
     "none": {},
     "clip": {"privacy.clip": 0.01},
     "gaussian": federations.GAUSSIAN,
+    "both": {**federations.GAUSSIAN, "privacy.server_noise_std": 0.3},
 }
 
 
 def made(method: str, timing: str, update: str | None, plan: str) -> Federation:
     changes = {"codecs.up": {"name": "none"}, **PLANS[plan]}
-    if (update or METHODS[method].server_update) in ("zeroth-order", "forward-difference"):
+    if (update or METHODS[method].server_update) in ESTIMATED:
         changes["server.smoothing"] = 0.1
     if "smoothing" in METHODS[method].model_fields:
         changes["method.smoothing"] = 0.1
@@ -66,6 +69,9 @@ CASES = [
     *((method, timing, None, "none") for method, timing in PAIRS),
     *((method, timing, None, plan) for method, timing in PAIRS for plan in ("clip", "gaussian")),
     *((method, "asynchronous", update, "none") for method, update in UPDATES),
+    ("dpzv", "asynchronous", "private-sgd", "both"),
+    ("vafl", "asynchronous", "private-zeroth-order", "both"),
+    ("cascaded", "asynchronous", "poisson-dp-sgd", "both"),
 ]
 
 
@@ -169,3 +175,25 @@ def test_buffers_are_not_looked_at_either(monkeypatch: pytest.MonkeyPatch) -> No
             assert model(torch.zeros(4, 3)).shape == (4, 2)
         with pytest.raises(ConfigError, match="changes its buffer 'scale'"):
             wrap(Growing())(torch.zeros(4, 3))
+
+
+@each("method, timing, update, plan", GATE)
+def test_a_run_goes_on_where_it_stopped(
+    method: str, timing: str, update: str | None, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, from what a checkpoint holds."""
+    with as_on_a_card(monkeypatch):
+        whole, stopped, resumed = (made(method, timing, update, plan) for _ in range(3))
+        whole.start(upload_table=False)
+        federations.go_on(whole)
+        stopped.start(upload_table=False)
+        federations.go_on(stopped, 5)
+        resumed.load(federations.copied(stopped.state()))
+        federations.go_on(resumed)
+    assert resumed.server.round == whole.server.round
+    for one, other in zip(resumed.models, whole.models, strict=True):
+        assert torch.equal(one.parameters, other.parameters)
+    one, other = resumed.server, whole.server
+    assert torch.equal(one.side.model.parameters, other.side.model.parameters)
+    assert torch.equal(one.side.table.values, other.side.table.values)
+    assert one.staleness.read().mean == other.staleness.read().mean
