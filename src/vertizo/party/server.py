@@ -187,7 +187,7 @@ class ServerParty:
         """Answer queries on one batch; ``frame`` is that of the only one in asynchronous rounds."""
         side, ids = self.side, queries[0].ids
         for asked in queries if self.received else ():
-            self.received[asked.client].learn(asked.ids, asked.embeddings)
+            self.received[asked.client].learn(asked.ids, asked.embeddings.cpu())
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = side.answer(queries, self.round)
@@ -266,7 +266,7 @@ class ServerParty:
     def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:
         """With error feedback: the frame of a reply about these records, and of what is owed."""
         feedback = self.feedback[reply.client]
-        wanted = feedback.corrected(ids, reply.values)
+        wanted = feedback.corrected(ids, reply.values.cpu())
         frame = wire.encode(replace(reply, values=wanted), self.down)
         feedback.absorb(ids, wanted, wire.decode(frame, self.down, Reply).values)
         return frame

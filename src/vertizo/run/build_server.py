@@ -18,7 +18,7 @@ from vertizo.core.names import HeadName
 from vertizo.core.randomness import Stream
 from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
-from vertizo.models.base import DifferentiableModel, Model
+from vertizo.models.base import PROCESSOR, DifferentiableModel, Model
 from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Regression, Task
 from vertizo.party.batches import Batches
 from vertizo.party.final_head import FinalHead, Fitted, Refitted
@@ -129,7 +129,7 @@ def make_server(
     feedback = config.codecs.feedback
     return ServerParty(
         side=side,
-        head=_final_head(options.final_head, data.task, made),
+        head=_final_head(options.final_head, data.task, partial(made, where=PROCESSOR)),
         labels=data.labels,
         batch_size=config.batch_size,
         up=config.codecs.up,
