@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import os
@@ -61,8 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep what collecting imported."""
+    """Keep what collecting imported, and let the garbage collector look at it no more."""
     session.config.stash[COLLECTED] = frozenset(sys.modules)
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

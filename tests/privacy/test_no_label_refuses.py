@@ -175,7 +175,7 @@ class Picky(nn.Module):
 def test_an_encoder_that_fails_for_a_record_ends_nothing(tmp_path: Path) -> None:
     path = table(tmp_path, LABELS["mixed"])
     model = f"server.encoder={{name: module, path: '{__file__}:Picky'}}"
-    settings = [*GAUSSIAN, "data.label_holder=bank"]
+    settings = [*GAUSSIAN, "server.secret.warm_up=8", "data.label_holder=bank"]
     plain = heard(path, *settings, "server.encoder.outputs=2")
     assert heard(path, *settings, model) == plain
     refused("without noise", ConfigError, heard, path, settings[-1], model, match="like that")
@@ -198,7 +198,7 @@ def test_an_estimator_refuses_no_labels(labels: str) -> None:
         plain.fit(chance.normal(size=(ROWS, 3)), np.array(LABELS[labels]), np.zeros(ROWS))
 
 
-@each("labels", ["all of one class", "one of the other"])
+@each("labels", OTHERS, gate=["one of the other"])
 def test_a_served_job_refuses_no_labels(
     labels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

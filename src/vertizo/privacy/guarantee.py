@@ -91,7 +91,7 @@ def capacity(records: int, sampling: float) -> int:
     return bisect_left(range(records), True, key=lambda n: binom.sf(n, records, sampling) <= TAIL)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def joined_epsilon(
     mu: float,
     secret: SecretSteps | tuple[SecretSteps, ...] | None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from vertizo.privacy.accounting import delta_of
@@ -54,6 +55,7 @@ def of_releases(releases: Releases) -> float:
     return alone if releases.grid is None else releases.grid.delta(gaussian, 0.0)
 
 
+@lru_cache(maxsize=1024)
 def joined(mu: float, secret: SecretSteps | None) -> float:
     """That of μ-GDP releases and secret steps together: δ of ``G_μ ⊗ PLD_s`` at 0."""
     if secret is None:

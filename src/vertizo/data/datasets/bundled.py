@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from vertizo.data.options import DataConfig
@@ -19,19 +21,27 @@ from vertizo.models.losses import Classification
 
 
 def digits(_: Path | None, __: DataConfig) -> Pooled:
-    """1,797 handwritten digits of 8×8 pixels; every fifth is for testing.
+    """1,797 handwritten digits of 8×8 pixels; every fifth is for testing."""
+    rows = _digit_rows()
+    images = torch.tensor(rows[:, :-1].reshape(-1, 1, 8, 8), dtype=torch.float32).div_(16)
+    labels = torch.tensor(rows[:, -1], dtype=torch.int64)
+    test = torch.arange(len(labels)) % 5 == 4
+    halves = images[~test], labels[~test], images[test], labels[test]
+    return Pooled("digits", *halves, Classification(10))
 
-    They are read as scikit-learn reads them, but without it: its import takes longer than the rest.
+
+@lru_cache(maxsize=1)
+def _digit_rows() -> npt.NDArray[np.float64]:
+    """[1797, 65]: pixels and the digit; read once a process, for all seeds of a study.
+
+    As scikit-learn reads them, but without it: its import takes longer than the rest.
     """
     package = find_spec("sklearn")
     assert package is not None, "scikit-learn is one of vertizo's dependencies"
     [folder] = package.submodule_search_locations or []
     rows = np.loadtxt(Path(folder, "datasets", "data", "digits.csv.gz"), delimiter=",")
-    images = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.float32).div_(16)
-    labels = torch.from_numpy(rows[:, -1]).to(torch.int64)
-    test = torch.arange(len(labels)) % 5 == 4
-    halves = images[~test], labels[~test], images[test], labels[test]
-    return Pooled("digits", *halves, Classification(10))
+    rows.flags.writeable = False
+    return rows
 
 
 def breast_cancer(_: Path | None, options: DataConfig) -> Pooled:
