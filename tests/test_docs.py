@@ -227,8 +227,24 @@ def test_code_and_tests_that_pages_name_exist() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
-def test_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_readme_is_short_and_without_marks() -> None:
+    prose = re.sub(r"\]\([^)]*\)", "]", FENCE.sub("", README))
+    assert len(re.findall(r"[^\W_][\w.%’'-]*", prose)) <= 600
+    assert "<!--" not in README
+
+
+@pytest.mark.full
+def test_readme_shows_what_its_lines_print(capsys: pytest.CaptureFixture[str]) -> None:
+    """Up to two of the 143 records that are scored, on another processor."""
+    lines, shown = FENCE.findall(README)[:2]
+    exec(compile(lines, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    (score, words), (found, said) = (text.strip().split(" ", 1) for text in (shown, printed))
+    assert float(found) == pytest.approx(float(score), abs=2 / 143 + 1e-3)
+    assert said == words
 
 
 # The site

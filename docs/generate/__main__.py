@@ -1,6 +1,6 @@
 """Write what the pages take from the code: ``python docs/generate`` (``make docs`` does it).
 
-Drawings go to ``docs/methods/*.svg`` and ``docs/widths.svg``, computed bounds to
+Drawings go to ``docs/methods``, ``docs/widths.svg`` and ``docs/worth.svg``, computed bounds to
 ``experiments/results/label_advantage.json``. In pages, what stands between
 ``<!-- made: … -->`` and ``<!-- end -->`` is replaced. A test holds every file against this.
 """
@@ -19,11 +19,21 @@ import scoring
 import traffic
 import widths
 import worth
+import worth_chart
 from canvas import draw
 from rounds import ROUNDS
 
 DOCS = Path(__file__).parents[1]
 MADE = re.compile(r"(<!-- made: ([a-z -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+PARTNERS = {
+    "alone": "label holder alone (family, age)",
+    "without finances": "with the employer",
+    "without work": "with the bank",
+    "federated": "with both",
+    "pooled": "all columns in one table",
+}
+"""Adult's parties, in the picture of what they are worth."""
 
 
 def files() -> Iterator[tuple[Path, str]]:
@@ -31,6 +41,7 @@ def files() -> Iterator[tuple[Path, str]]:
     for round_ in ROUNDS:
         yield DOCS / "methods" / f"{round_.name}.svg", draw(round_)
     yield DOCS / "widths.svg", widths.draw()
+    yield DOCS / "worth.svg", worth_chart.draw("adult", "Who earns more than 50,000?", PARTNERS)
     yield advantages.RESULTS, advantages.content()
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
