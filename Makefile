@@ -31,7 +31,7 @@ demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
 
 test: $(WITH_TESTS)  ## the gate
-	@echo "The gate: behaviour, contracts in pairs, one job under mutual TLS, one kill and resume. 4 minutes on two cores."
+	@echo "The gate: behaviour, contracts in pairs, one job under mutual TLS, one kill and resume. Five minutes on two cores."
 	$(PYTEST) -m "not full and not fresh"
 
 test-all: $(WITH_TESTS)  ## the gate and the full tier

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests import mutants
 from tests.conftest import COLLECTED
 
 import vertizo
@@ -98,3 +99,8 @@ def test_no_version_that_is_known_to_fail_is_allowed() -> None:
         )
         assert bound is not None
         assert tuple(map(int, bound[1].split("."))) > broken
+
+
+def test_every_mutant_is_of_a_line_that_is_there() -> None:
+    """Once in its file; else `tests/mutants.py` judges nothing."""
+    assert mutants.unfit(ROOT.parents[1], mutants.MUTANTS) == []

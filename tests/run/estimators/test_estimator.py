@@ -71,6 +71,7 @@ class TestFit:
         fitted = classifier(label_holder="bank").fit(X, Y)
         assert fitted.result_.summary["parties"] == ["shop"]
         assert fitted.predict_proba(X).shape == (120, 2)
+        assert np.array_equal(fitted.predict_log_proba(X), np.log(fitted.predict_proba(X)))
 
     def test_frames_of_all_kinds_give_the_same_numbers(self, plain: vz.VerticalClassifier) -> None:
         """Of pandas and Polars; columns by position; and with a column that nobody holds."""

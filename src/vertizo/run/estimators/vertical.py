@@ -91,6 +91,12 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         probabilities = self._outputs(X)
         return probabilities[:, [names.index(text) for text in _texts(self.classes_)]]
 
+    def predict_log_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
+        """Natural logarithms of `predict_proba`; −∞ where a probability is 0."""
+        with np.errstate(divide="ignore"):
+            logarithms: NDArray[np.float32] = np.log(self.predict_proba(X))
+        return logarithms
+
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
         """The likeliest class of each record; ValueError as of `predict_proba`.
 
