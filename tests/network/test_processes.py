@@ -262,20 +262,22 @@ def test_the_time_of_day_means_nothing_to_a_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(running: Job) -> None:
-    for name in (SERVER, "north"):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            running.goes_on(name)
-            party = running.parties[name]
-            party.ask_to_stop(number)
-            assert party.end(30) == 130, party.words
-            line = party.words.splitlines()[-1]
-            assert line == "vertizo: stopped; the same command continues the job"
-            assert "Traceback" not in party.words
-            running.start(name)
-    for party in running.parties.values():
-        assert party.end() == 0, party.words
-    running.assert_ended_as(running.replayed())
+def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    with Job(tmp_path, federation={"rate": 4.0}, epochs=60, **dep.IN_STEP) as job:
+        job.start()
+        for name in (SERVER, "north"):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                job.goes_on(name)
+                party = job.parties[name]
+                party.ask_to_stop(number)
+                assert party.end(PATIENT) == 130, party.words
+                line = party.words.splitlines()[-1]
+                assert line == "vertizo: stopped; the same command continues the job"
+                assert "Traceback" not in party.words
+                job.start(name)
+        for party in job.parties.values():
+            assert party.end() == 0, party.words
+        job.assert_ended_as(job.replayed())
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies.comparison import Standing
@@ -128,7 +129,7 @@ def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
     (commit,) = by["commits"]
     assert standings[-1] == Standing(2, 2, 1.0)
     kept = {"figures": {"kept": 1}, "made_by": {**by, "commits": ["older"], "seconds": 5.0}}
-    tasks["a"].file(tmp_path).write_text(json.dumps(kept))
+    checkpoint.keep(tasks["a"].file(tmp_path), json.dumps(kept).encode())
     found, again = results(tasks, tmp_path, 2)
     assert found == {"a": {"kept": 1}, "b": {"x": 2}}
     assert again["commits"] == sorted(["older", commit])
