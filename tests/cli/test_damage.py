@@ -75,7 +75,9 @@ def saved(once: Once) -> Path:
     """The folder of a saved estimator."""
 
     def make(folder: Path) -> None:
-        model = vz.VerticalClassifier({"a": ["x"], "b": ["z"]}, random_state=0, epochs=2)
+        model = vz.VerticalClassifier(
+            {"a": ["x"], "b": ["z"]}, method="dpzv", random_state=0, epochs=2
+        )
         model.fit(FRAME, (FRAME["x"] > FRAME["z"]).to_numpy()).save(folder)
 
     return once("damage-saved", make)

@@ -39,7 +39,7 @@ from vertizo.models.losses import (
     Regression,
     Task,
 )
-from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
+from vertizo.models.networks import Bag, Filters, Sum, TableNet, TabularNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.recordwise import RecordwiseModel
 from vertizo.models.torch import wrap
@@ -153,6 +153,9 @@ KINDS = {
     "encoder: filters": Kind(lambda at: encoded(at, Filters((1, 4, 4), 2), 1, 4, 4), width=18),
     "encoder: table": Kind(
         lambda at: encoded(at, TableNet(6, (5, 3), [4], 3, final_relu=True), 6), codes=2
+    ),
+    "encoder: tabular": Kind(
+        lambda at: encoded(at, TabularNet(6, (5, 3), [4], 3, bins=4, width=3), 6), codes=2
     ),
     "encoder: bag": Kind(
         lambda at: encoded(at, Bag(16, 3, [], 2), 4, tokens=True), width=6, tokens=4

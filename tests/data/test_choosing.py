@@ -173,6 +173,8 @@ def test_an_estimator_validates_on_the_newest() -> None:
     x = np.random.default_rng(1).permutation(200)
     frame = pd.DataFrame({"x": x, "z": x % 5, "day": np.datetime64("2021-01-01") + x})
     config = {"data": {"time": "day"}, "epochs": 1}
-    model = vz.VerticalClassifier({"a": ["x"], "b": ["z"]}, config=config, random_state=0)
+    model = vz.VerticalClassifier(
+        {"a": ["x"], "b": ["z"]}, method="dpzv", config=config, random_state=0
+    )
     model.fit(frame, RARE[:200])
     assert model.predict(frame).shape == (200,)

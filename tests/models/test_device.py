@@ -24,7 +24,7 @@ from vertizo.methods.forward_difference import Cascaded
 from vertizo.models.base import Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import Classification
-from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
+from vertizo.models.networks import Bag, Filters, TableNet, TabularNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.party.private_updates import (
@@ -43,6 +43,7 @@ MODULES = {
     "cnn": (lambda: cnn((1, 4, 8), [2], 5), torch.randn(6, 1, 4, 8)),
     "filters": (lambda: Filters((1, 8, 8), 3), torch.randn(6, 1, 8, 8)),
     "table": (lambda: TableNet(4, [3, 9], [5], 5, final_relu=False), torch.rand(6, 4)),
+    "tabular": (lambda: TabularNet(4, [3, 9], [5], 5), torch.rand(6, 4)),
     "bag": (lambda: Bag(50, 4, [5], 5), torch.randint(0, 50, (6, 9), dtype=torch.int32)),
 }
 METHODS = [Dpzv(), Dpzv(directions="rademacher", num_directions=2), Cascaded(), Vafl()]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vertizo.models import resnet
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn
+from vertizo.models.networks import Bag, Filters, Sum, TableNet, TabularNet, cnn
 from vertizo.models.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
@@ -20,6 +20,7 @@ TOKENS = torch.tensor([[3, 5, 5, 0], [9, 0, 0, 0], [7, 8, 2, 1]])
 TABLE = torch.cat([torch.tensor([[0.0, 3.0], [2.0, 150.0], [1.0, 0.0]]), normal(2, 3, 2)], 1)
 MODULES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "table": (lambda: TableNet(4, (3, 200), (6,), 5, final_relu=False), TABLE),
+    "tabular": (lambda: TabularNet(4, (3, 200), (6,), 5, bins=4, width=3), TABLE),
     "bag": (lambda: Bag(10, 4, (3,), 2), TOKENS.int()),
     "cnn": (lambda: cnn((1, 4, 8), [2, 3], 5), normal(1, 3, 1, 4, 8)),
     "filters": (lambda: Filters((1, 4, 12), 6), normal(1, 3, 1, 4, 12)),

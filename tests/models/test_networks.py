@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,18 @@ from torch import Tensor, nn
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import Bag, Filters, MaxPool, Sum, TableNet, category_size, cnn, mlp
+from vertizo.models.networks import (
+    Bag,
+    Filters,
+    MaxPool,
+    PiecewiseLinear,
+    Sum,
+    TableNet,
+    TabularNet,
+    category_size,
+    cnn,
+    mlp,
+)
 from vertizo.models.torch import wrap
 
 
@@ -116,6 +128,34 @@ def test_a_table_of_categories_alone() -> None:
     assert outputs.shape == (2, 5)
     assert outputs.min() >= 0
     assert not pullback.inputs(torch.ones(2, 5)).any()
+
+
+def test_numbers_are_how_far_they_are_into_bins() -> None:
+    """By hand: quarters of 0 to 8, and of a column that is 0 but for one 1."""
+    module = PiecewiseLinear(2, 4)
+    rare = [0.0] * 8 + [1.0]
+    module.fit(torch.tensor([list(range(9)), rare]).t())
+    found = module(torch.tensor([[3.0, 0.5], [-9.0, 0.0], [99.0, 7.0], [8.0, 1.0]]))
+    assert found[:, 0].tolist() == [[1, 0.5, 0, 0], [0] * 4, [1] * 4, [1] * 4]
+    assert found[:, 1].tolist() == [[0, 0, 0, 0.5], [0] * 4, [0, 0, 0, 1], [0, 0, 0, 1]]
+    fresh = PiecewiseLinear(1, 4).edges
+    expected = [-4.0, -0.6745, 0.0, 0.6745, 4.0]
+    assert np.allclose(fresh[0], expected, atol=1e-4)
+    assert not PiecewiseLinear(1, 4)(torch.full((1, 1), float("nan"))).isinf().any()
+
+
+def test_a_tabular_net_drops_in_training_alone_and_keeps_its_bins() -> None:
+    rows = table(50)
+    net = TabularNet(4, (3, 200), (64,), 5, dropout=0.5)
+    net.fit(rows)
+    assert (net.train()(rows) != net(rows)).any(), "two masks"
+    assert torch.equal(net.eval()(rows), net(rows))
+    assert [len(part.weight[0]) for part in net.categories] == [3, 16]
+    other = wrap(TabularNet(4, (3, 200), (64,), 5))
+    other.load(wrap(net).state())
+    assert torch.equal(other(rows), net(rows).detach())
+    linear = TabularNet(4, (3, 200), (), 5, dropout=0.5).train()
+    assert torch.equal(linear(rows), linear(rows)), "nothing hidden, nothing dropped"
 
 
 def test_a_tables_flat_vector_has_the_categories() -> None:

@@ -189,11 +189,16 @@ PRIVACY = vz.Privacy(epsilon=3.0, delta=1e-3)
 def test_an_estimator_refuses_no_labels(labels: str) -> None:
     chance = np.random.default_rng(3)
     made = vz.VerticalClassifier(
-        {"a": [0, 1], "b": [2]}, privacy=PRIVACY, classes=["no", "yes"], epochs=1, random_state=0
+        {"a": [0, 1], "b": [2]},
+        method="dpzv",
+        privacy=PRIVACY,
+        classes=["no", "yes"],
+        epochs=1,
+        random_state=0,
     )
     made.fit(chance.normal(size=(ROWS, 3)), np.array(LABELS[labels]), np.zeros(ROWS))
     assert made.result_.summary["rounds"] > 0
-    plain = vz.VerticalClassifier({"a": [0, 1], "b": [2]}, epochs=1, random_state=0)
+    plain = vz.VerticalClassifier({"a": [0, 1], "b": [2]}, method="dpzv", epochs=1, random_state=0)
     with pytest.raises(ValueError, match=r"two classes|one class|non-zero number"):
         plain.fit(chance.normal(size=(ROWS, 3)), np.array(LABELS[labels]), np.zeros(ROWS))
 

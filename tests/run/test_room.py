@@ -60,7 +60,7 @@ def test_a_client_without_room(option: Any, shape: tuple[int, ...], tokens: bool
 def test_a_server_without_room() -> None:
     with pytest.raises(ConfigError, match=r"^server\.model: its parameters take"):
         server_model(a.ServerMlpConfig(hidden=(13000,)), 10, 2, STREAM, purpose="it")
-    own = OwnFeatures(a.EncoderMlpConfig(hidden=(13000,)), (10,))
+    own = OwnFeatures(a.EncoderMlpConfig(hidden=(13000,)), torch.zeros(2, 10))
     with pytest.raises(ConfigError, match=r"^server\.encoder.*: its parameters take"):
         server_model(a.ServerMlpConfig(), 10, 2, STREAM, purpose="it", own=own)
 

@@ -155,7 +155,7 @@ def test_an_estimator_takes_zeros_and_ones(tmp_path: Path) -> None:
     frame, truth = people()
     rows, y = frame.to_numpy(), truth.astype(int)
     fitted = vz.VerticalClassifier(
-        {"a": [0, 1, 2], "b": [3, 4, 5]}, epochs=15, batch_size=50, random_state=0
+        {"a": [0, 1, 2], "b": [3, 4, 5]}, method="dpzv", epochs=15, batch_size=50, random_state=0
     ).fit(rows, y)
     likely, predicted = fitted.predict_proba(rows), fitted.predict(rows)
     assert likely.shape == predicted.shape == y.shape
@@ -164,7 +164,9 @@ def test_an_estimator_takes_zeros_and_ones(tmp_path: Path) -> None:
     assert fitted.score(rows, y) == (predicted == y).all(1).mean()
     fitted.save(tmp_path / "kept")
     assert np.array_equal(vz.VerticalClassifier.load(tmp_path / "kept").predict(rows), predicted)
-    private = vz.VerticalClassifier(epochs=2, privacy=vz.Privacy(2.0), random_state=0).fit(rows, y)
+    private = vz.VerticalClassifier(
+        method="dpzv", epochs=2, privacy=vz.Privacy(2.0), random_state=0
+    ).fit(rows, y)
     assert private.result_.summary["privacy"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
 
 

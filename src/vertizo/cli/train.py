@@ -17,7 +17,7 @@ from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
 
 if TYPE_CHECKING:
-    from vertizo.config.schema import ExperimentConfig
+    from vertizo.run.experiment import Experiment
 
 
 def train(
@@ -48,15 +48,18 @@ def train(
     from vertizo.config.environment import Variable, source_of
 
     if resume is None:
-        from vertizo.config import schema
+        from vertizo.config import choosing
 
-        chosen = schema.load(config, settings or [])  # refused before PyTorch is imported
+        chosen = choosing.load(config, settings or [])  # refused before PyTorch is imported
     elif config is not None or settings or out is not None:
         set_ = [source_of(one) for one in settings or [] if isinstance(one, Variable)]
         what = ", ".join(["CONFIG, --set and --out", *set_])
         raise ConfigError(f"--resume continues a run as configured; leave out {what}")
+    from vertizo.config import auto
+    from vertizo.config.choosing import Open
     from vertizo.core.registry import short
     from vertizo.run import summary_figures, tracking
+    from vertizo.run.experiment import Experiment
     from vertizo.run.folder import RunFolder, new_folder
 
     tracking.check(track or [])
@@ -67,12 +70,16 @@ def train(
     elif out is not None:
         place = nullcontext(out)
     else:
-        name = f"{short(chosen.data.name)}-{short(chosen.method.name)}-seed{chosen.seed}"
-        place = new_folder(name)
+        first = chosen.first() if isinstance(chosen, Open) else chosen
+        method = auto.AUTO if isinstance(chosen, Open) else first.method.name
+        place = new_folder(f"{short(first.data.name)}-{short(method)}-seed{first.seed}")
     with place as folder:
         if resume is None:
             RunFolder(folder).check_is_new()
-        summaries = _all(chosen, folder, resume is not None, controls, track or [])
+        experiment = Experiment(chosen)
+        if isinstance(chosen, Open):
+            experiment.settle(lambda line: say([line], Console(stderr=True)))
+        summaries = _all(experiment, folder, resume is not None, controls, track or [])
     first = summaries[0]
     if as_json:
         print(strict_json.line(first))
@@ -88,7 +95,7 @@ def train(
 
 
 def _all(
-    config: ExperimentConfig, folder: Path, resume: bool, controls: bool, track: Sequence[str]
+    experiment: Experiment, folder: Path, resume: bool, controls: bool, track: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The run's summary, and those of its controls."""
     from vertizo.privacy.options import ON_LABELS
@@ -97,19 +104,20 @@ def _all(
     from vertizo.run.label_free import controls_of
     from vertizo.run.ledger_session import can_go_on, check_pays
 
+    config = experiment.config
     counted = [name for name in controls_of(config) if name != "label-free"] if controls else []
     if counted and config.privacy.ledger is not None and config.privacy.mechanism not in ON_LABELS:
         note = f"note: the ledger is charged {1 + len(counted)} times: {', '.join(counted)} as well"
         say([note], Console(stderr=True))
         if not resume:
-            check_pays(config, Experiment(config).data(), 1 + len(counted))
+            check_pays(config, experiment.data(), 1 + len(counted))
     try:
-        summaries = [_run(config, folder, resume, track)]
+        summaries = [_run(experiment, folder, resume, track)]
         for control in controls_of(config) if controls else ():
             with checkpoint.writing(folder / "controls"):
                 (folder / "controls").mkdir(exist_ok=True)
             place = folder / "controls" / control
-            controlled = config.model_copy(update={"control": control})
+            controlled = Experiment(config.model_copy(update={"control": control}))
             begun = (place / "config.yaml").is_file()
             summaries.append(_run(controlled, place, begun, track))
     except Interrupted as error:
@@ -123,17 +131,16 @@ def _all(
 
 
 def _run(
-    config: ExperimentConfig, folder: Path, resume: bool, track: Sequence[str]
+    experiment: Experiment, folder: Path, resume: bool, track: Sequence[str]
 ) -> dict[str, Any]:
     from vertizo.run import live
-    from vertizo.run.experiment import Experiment
     from vertizo.run.folder import RunFolder
 
     known = RunFolder(folder).summary() if resume else None
     if known is not None:
         return known
     errors = Console(stderr=True)
-    experiment = Experiment(config)
+    config = experiment.config
     is_control = config.control != "none"
     if not is_control:
         say((f"note: {note}" for note in experiment.data().notes), errors)

@@ -46,6 +46,23 @@ class EncoderMlpConfig(MlpConfig):
     """ReLU after the last layer as well."""
 
 
+class TableConfig(Options):
+    """For tables: numbers in bins, categories as embeddings, hidden layers and dropout."""
+
+    name: Literal["table"] = "table"
+    bins: PositiveInt = 32
+    """Bins of each number, between quantiles of this party's own training records."""
+    width: PositiveInt = 16
+    """Learned combinations of a number's bins."""
+    hidden: tuple[PositiveInt, ...] = (128,)
+    """Widths of the layers before the last."""
+    outputs: PositiveInt = 32
+    """Embedding size d_h."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the hidden numbers that a training pass leaves out, where modules train as PyTorch's
+    do: in first-order methods without privacy."""
+
+
 class CnnConfig(Options):
     """3×3 convolutions with ReLU and pooling, of any number and width, then one linear layer."""
 
@@ -316,16 +333,18 @@ def _models(*options: type[Options]) -> Registry[type[Options]]:
 
 
 CLIENT_MODELS = _models(
-    *(MlpConfig, CnnConfig, FiltersConfig, ResnetConfig, ResnetStemConfig, BagConfig),
+    *(MlpConfig, TableConfig, CnnConfig, FiltersConfig, ResnetConfig, ResnetStemConfig, BagConfig),
     *(TextConfig, TextEmbeddingsConfig, ModuleConfig, FunctionConfig),
 )
 ENCODERS = _models(
-    *(EncoderMlpConfig, CnnConfig, FiltersConfig, ResnetConfig, BagConfig, TextConfig, ModuleConfig)
+    *(EncoderMlpConfig, TableConfig, CnnConfig, FiltersConfig, ResnetConfig, BagConfig, TextConfig),
+    ModuleConfig,
 )
 SERVER_MODELS = _models(ServerMlpConfig, SumConfig, ResnetRestConfig, TextRestConfig, ModuleConfig)
 
 if TYPE_CHECKING:
-    _Features = CnnConfig | FiltersConfig | ResnetConfig | BagConfig | TextConfig | ModuleConfig
+    _Tables = TableConfig | CnnConfig
+    _Features = _Tables | FiltersConfig | ResnetConfig | BagConfig | TextConfig | ModuleConfig
     _OnlyClients = ResnetStemConfig | TextEmbeddingsConfig | FunctionConfig
     _OnlyServers = ServerMlpConfig | SumConfig | ResnetRestConfig | TextRestConfig
     ClientModelConfig = MlpConfig | _Features | _OnlyClients | OwnModel

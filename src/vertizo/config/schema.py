@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from vertizo.config import architectures as models
-from vertizo.config import former_names, method_defaults
+from vertizo.config import auto, former_names, method_defaults
 from vertizo.config import tree as config_tree
 from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
@@ -356,15 +356,21 @@ def load(
 
     A section ``methods`` may hold what is different for one method: an entry's keys replace those
     of the file. The entry is that of ``variant``, or else that of the method that is chosen.
-
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
+    tree, source = read(path, overrides, variant)
+    return parse(tree, source, overrides)
+
+
+def read(
+    path: Path | None, overrides: Sequence[str] = (), variant: str | None = None
+) -> tuple[config_tree.Tree, str]:
+    """The tree of a file, as of `load`, and what to call it; ConfigError likewise."""
     if path is not None:
         digests.note_change(path)
     source = "--set" if path is None else str(path)
-    tree = config_tree.read(path, overrides, variant, ExperimentConfig())
-    return parse(tree, source, overrides)
+    return config_tree.read(path, overrides, variant, ExperimentConfig()), source
 
 
 def parse(
@@ -375,6 +381,11 @@ def parse(
         raise ConfigError(
             f"{source} has a section federation, of a real party; it is for `vertizo serve` or "
             "`vertizo join`"
+        )
+    if auto.is_open(tree):
+        raise ConfigError(
+            f"{source}: method.name is 'auto', which `vertizo train` and the estimators choose by; "
+            "name a method here, such as the one in a run's config.yaml"
         )
     try:
         return ExperimentConfig.model_validate(tree)

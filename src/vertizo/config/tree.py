@@ -94,11 +94,11 @@ def with_entry(tree: Tree, entry: Tree, label: str) -> Tree:
     there = tree.get("method", {})
     if not isinstance(there, dict) or there.get("name", "dpzv") != name:
         there = {}  # keys of another method
-    changed = _merged(tree, {key: value for key, value in entry.items() if key != "method"})
+    changed = merge(tree, {key: value for key, value in entry.items() if key != "method"})
     return {**changed, "method": {**there, **own, "name": name}}
 
 
-def _merged(tree: Tree, own: Tree) -> Tree:
+def merge(tree: Tree, own: Tree) -> Tree:
     """A tree with another's keys in place of its own; another choice of option replaces all."""
     merged = {**tree, **own}
     for key in tree.keys() & own.keys():
@@ -108,7 +108,7 @@ def _merged(tree: Tree, own: Tree) -> Tree:
             and isinstance(value, dict)
             and not any(t in value for t in TAGS)
         ):
-            merged[key] = _merged(there, value)
+            merged[key] = merge(there, value)
     return merged
 
 

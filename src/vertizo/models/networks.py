@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise, product
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -101,17 +102,107 @@ class TableNet(nn.Module):
 
     def forward(self, columns: Tensor) -> Tensor:
         """[batch, columns] to [batch, outputs]."""
-        count = len(self.categories)
-        last = self.get_buffer("_last")
-        codes = columns[:, :count].detach().nan_to_num(0).clamp(min=0).minimum(last).long()
-        parts = [embed(codes[:, i]) for i, embed in enumerate(self.categories)]
-        result: Tensor = self.layers(torch.cat([*parts, columns[:, count:]], 1))
+        parts, numbers = embedded(self.categories, self.get_buffer("_last"), columns)
+        result: Tensor = self.layers(torch.cat([*parts, numbers], 1))
         return result
+
+
+def embedded(
+    categories: nn.ModuleList, last: Tensor, columns: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Embeddings of the first columns, which hold codes from 0 to ``last``, and the other columns.
+
+    A code that is outside becomes the nearest one, and one that is not a number 0.
+    """
+    count = len(categories)
+    codes = columns[:, :count].detach().nan_to_num(0).clamp(min=0).minimum(last).long()
+    return [embed(codes[:, i]) for i, embed in enumerate(categories)], columns[:, count:]
 
 
 def category_size(cardinality: int) -> int:
     """Numbers that stand for one category of so many values."""
     return min(16, math.isqrt(cardinality - 1) + 1)
+
+
+class PiecewiseLinear(nn.Module):
+    """Numbers as how far they are into each of their column's bins (Gorishniy et al. 2022).
+
+    A bin that a number has passed is 1, one that it has not reached 0, and the one that it lies in
+    is the share of it that it has passed. A linear layer over bins is a function that bends at
+    their edges. Edges are quantiles of a column's values in training (`fit`), and before that those
+    of the standard normal law. A bin without width, as many equal values make it, is always 0.
+    """
+
+    def __init__(self, columns: int, bins: int) -> None:
+        super().__init__()
+        quantiles = torch.distributions.Normal(0.0, 1.0).icdf(self._shares(bins))
+        edges = quantiles.clamp(-4.0, 4.0).expand(columns, -1)
+        self.register_buffer("edges", edges.contiguous())
+
+    @staticmethod
+    def _shares(bins: int) -> Tensor:
+        return torch.linspace(0.0, 1.0, bins + 1)
+
+    def fit(self, numbers: Tensor) -> None:
+        """Place the edges at quantiles of numbers [records, columns]."""
+        edges = self.get_buffer("edges")
+        shares = self._shares(edges.shape[1] - 1).numpy()
+        found = np.quantile(numbers.double().numpy(), shares, axis=0)
+        edges.copy_(torch.from_numpy(found).T)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """[batch, columns] to [batch, columns, bins]."""
+        edges = self.get_buffer("edges")
+        low, width = edges[:, :-1], edges.diff(dim=1)
+        passed = (numbers.unsqueeze(2) - low) / torch.where(width > 0, width, torch.inf)
+        return passed.clamp(0, 1)
+
+
+class TabularNet(nn.Module):
+    """A network for tables: numbers in bins, categories as embeddings, then an MLP.
+
+    Each number becomes ``width`` learned combinations of its `PiecewiseLinear` bins, a category of
+    k values min(32, 2 + √k) numbers. ``cardinalities`` are k of each of the first columns, which
+    hold codes, of ``inputs`` in all. ``dropout`` is the share of the hidden numbers that a training
+    pass leaves out.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        cardinalities: Sequence[int],
+        hidden: Sequence[int],
+        outputs: int,
+        *,
+        bins: int = 32,
+        width: int = 16,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        sizes = [min(32, 2 + math.isqrt(k)) for k in cardinalities]
+        self.categories = nn.ModuleList(map(nn.Embedding, cardinalities, sizes))
+        self.register_buffer("_last", torch.tensor(cardinalities) - 1, persistent=False)
+        numbers = inputs - len(sizes)
+        self.bins = PiecewiseLinear(numbers, bins)
+        self.combined = nn.Parameter(torch.empty(numbers, bins, width))
+        nn.init.normal_(self.combined, std=bins**-0.5)
+        layers = mlp(sum(sizes) + numbers * width, hidden, outputs, final_relu=False)
+        self.layers = nn.Sequential()
+        for part in layers:
+            self.layers.append(part)
+            if isinstance(part, nn.ReLU):
+                self.layers.append(nn.Dropout(dropout))
+
+    def fit(self, features: Tensor) -> None:
+        """Place the bins of the numbers, by training records [records, columns]."""
+        self.bins.fit(features[:, len(self.categories) :])
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """[batch, columns] to [batch, outputs]."""
+        parts, numbers = embedded(self.categories, self.get_buffer("_last"), columns)
+        combined = torch.einsum("bcn,cnw->bcw", self.bins(numbers), self.combined)
+        result: Tensor = self.layers(torch.cat([*parts, combined.flatten(1)], 1))
+        return result
 
 
 class Filters(nn.Module):

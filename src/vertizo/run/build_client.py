@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
-from vertizo.config.architectures import FiltersConfig, MlpConfig
+from vertizo.config.architectures import FiltersConfig, MlpConfig, TableConfig
 from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels, system
@@ -111,6 +111,7 @@ def make_client(
         root.child("client", index, "model"),
         cardinalities,
         tokens=not table.is_floating_point(),
+        records=table,
         where=where,
         training=root.child("client", index, "training") if why is None else None,
         front=front,
@@ -159,7 +160,8 @@ def make_client(
         mixes = isinstance(options.model, models.Foreign) and mixes_records(
             model, models.unlike(table), (min(config.batch_size, records),), slopes=why is not None
         )
-    mixes = mixes or options.pretrain in FITTED or method.fits(model)
+    fits = options.pretrain in FITTED or isinstance(options.model, TableConfig)
+    mixes = mixes or fits or method.fits(model)
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 

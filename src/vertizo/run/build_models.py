@@ -52,6 +52,7 @@ def client_model(
     cardinalities: tuple[int, ...] = (),
     *,
     tokens: bool = False,
+    records: Tensor | None = None,
     where: Where = PROCESSOR,
     training: Stream | None = None,
     front: Preparation | FilterMeans | None = None,
@@ -60,7 +61,8 @@ def client_model(
     """The model that turns one party's features, of that shape, into embeddings.
 
     ``cardinalities`` are the numbers of categories of each of the first columns, which hold codes;
-    ``tokens`` says that features are token ids. Its first parameters are drawn on the processor
+    ``tokens`` says that features are token ids, and ``records`` are the training records, by which
+    the bins of a table's model are placed. Its first parameters are drawn on the processor
     ``where`` it is; ``training`` is the randomness of a module in training (dropout), None for
     evaluation mode always. ``front`` prepares the
     features; a linear model begins as what it makes. ``apart`` as in `keeps_apart`.
@@ -89,7 +91,10 @@ def client_model(
     _check_norm("client.model", config, training)
     with stream.torch_default(), room_for_parameters():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
-    if front is not None and _begins_as_prepared(config):
+    if isinstance(module, networks.TabularNet) and records is not None:
+        module.fit(records)
+    linear = isinstance(config, kinds.MlpConfig) and not config.hidden
+    if front is not None and linear and config.last_layer == "random":  # begins as prepared
         layer = next(part for part in module.modules() if isinstance(part, nn.Linear))
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
@@ -115,13 +120,6 @@ def _check_norm(key: str, config: object, training: Stream | None) -> None:
         )
 
 
-def _begins_as_prepared(config: kinds.ClientModelConfig) -> bool:
-    """Whether a model is linear and begins as what `client.pretrain` makes."""
-    return (
-        isinstance(config, kinds.MlpConfig) and not config.hidden and config.last_layer == "random"
-    )
-
-
 def _client_module(
     key: str,
     config: kinds.ClientModelConfig | kinds.EncoderConfig,
@@ -142,20 +140,26 @@ def _client_module(
         )
     if tokens:
         check_reads_tokens(key, config)
-    if isinstance(config, ImageModel) and len(shape) != 3:
-        raise ConfigError(
-            f"{key} is {config.name!r} but a party's features have shape {list(shape)}; "
-            "it needs images (data.split rows, patches, halves or sides)"
-        )
+    for kind, axes, needs in (
+        (ImageModel, 3, "images (data.split rows, patches, halves or sides)"),
+        (kinds.TableConfig, 1, "columns of a table"),
+    ):
+        if isinstance(config, kind) and len(shape) != axes:
+            raise ConfigError(
+                f"{key} is {config.name!r} but a party's features have shape {list(shape)}; "
+                f"it needs {needs}"
+            )
     with named(key):
         return _module(config, shape, cardinalities)
 
 
 def _module(
-    config: kinds.MlpConfig | ImageModel | TextModel,
+    config: kinds.MlpConfig | kinds.TableConfig | ImageModel | TextModel,
     shape: tuple[int, ...],
     cardinalities: tuple[int, ...],
 ) -> nn.Module:
+    if isinstance(config, kinds.TableConfig):
+        return networks.TabularNet(shape[0], cardinalities, **config.model_dump(exclude={"name"}))
     if isinstance(config, kinds.CnnConfig):
         return networks.cnn(shape, config.channels, config.outputs)
     if isinstance(config, kinds.FiltersConfig):
@@ -210,9 +214,18 @@ class OwnFeatures:
     """What an encoder of the label holder's own features is made for; as in `client_model`."""
 
     encoder: kinds.EncoderConfig
-    shape: tuple[int, ...]
+    records: Tensor
     cardinalities: tuple[int, ...] = ()
-    tokens: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record's features."""
+        return tuple(self.records.shape[1:])
+
+    @property
+    def tokens(self) -> bool:
+        """Whether they are token ids."""
+        return not self.records.is_floating_point()
 
 
 def server_model(
@@ -290,6 +303,8 @@ def _with_encoder(
     for part in encoder.modules():
         if isinstance(part, text.Words):
             part.takes_any = apart
+        if isinstance(part, networks.TabularNet):
+            part.fit(own.records)
     dtype = torch.int64 if own.tokens else torch.float32
     with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(

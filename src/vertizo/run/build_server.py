@@ -169,8 +169,7 @@ def _own_columns(
     options, features = config.server, data.own.values["train"]
     own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
     if options.reads_own:
-        shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
-        return own, models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
+        return own, models.OwnFeatures(options.encoder, features, data.own.cardinalities)
     if options.final_head == "private":
         additive, name = config.method.additive, config.method.name
         who = f"method {name!r}" if additive else "server.model 'sum'"

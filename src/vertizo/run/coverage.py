@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vertizo.config.architectures import TableConfig
 from vertizo.config.regularizer import GivenConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.datasets.catalog import CATALOG
@@ -149,6 +150,8 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     chooses = {p for p, own in (config.data.columns or {}).items() if config.data.time in own}
     told = chooses | set(data.fitted)
     reads_own = config.server.reads_own  # else nothing that is computed from it leaves
+    if data.own is not None and isinstance(config.server.encoder, TableConfig):
+        told.add(data.own.name)  # its bins lie between quantiles of all training records
     if data.own is not None and data.own.name not in (told if reads_own else chooses):
         things.append("the label holder's columns")
     mixes = models_mix or config.method.mixes_features or config.codecs.up.mixes_records

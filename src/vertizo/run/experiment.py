@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import torch
 
-from vertizo.config import schema as configuration
+from vertizo.config import choosing
+from vertizo.config.choosing import Open
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
 from vertizo.core.memory import LARGE, keep_freed_memory
@@ -18,7 +19,7 @@ from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run import label_checks, tracking
+from vertizo.run import auto, label_checks, tracking
 from vertizo.run.build_models import check_reads_tokens
 from vertizo.run.build_privacy import record_choice
 from vertizo.run.callbacks import Tracked
@@ -41,13 +42,17 @@ class Experiment:
     >>> result.summary["method"], result.summary["privacy"]["guarantee"]
     ('dpzv', 'none')
 
-    Without ``data``, already cut, what the configuration names is loaded.
+    Without ``data``, already cut, what the configuration names is loaded. Of one whose method is
+    open (``method: auto``), ``config`` is the one that was chosen once there are data.
     """
 
     def __init__(
-        self, config: ExperimentConfig | None = None, data: VerticalData | None = None
+        self, config: ExperimentConfig | Open | None = None, data: VerticalData | None = None
     ) -> None:
-        self.config = config or ExperimentConfig()
+        self._open = config if isinstance(config, Open) else None
+        self.config = config.first() if isinstance(config, Open) else config or ExperimentConfig()
+        self._choice: dict[str, Any] | None = None
+        self._tell = auto.silent
         self._data = data
         self._is_checked = False
 
@@ -58,7 +63,7 @@ class Experiment:
         Raises:
             ConfigError: names the key, its value and what would be right.
         """
-        return cls(configuration.load(Path(path), overrides))
+        return cls(choosing.load(Path(path), overrides))
 
     def data(self) -> VerticalData:
         """The data, loaded and cut once; ConfigError or DataError where it cannot be had."""
@@ -71,11 +76,34 @@ class Experiment:
                 for model in client.models.values() or (client.model,):
                     check_reads_tokens("client.model", model)
             self._data = prepare(options, record_choice(self.config))
+            if self._open is not None:
+                self._prepare_few(self._open)
+        if self._open is not None:
+            self._settle(self._open, self._data)
         if not self._is_checked:
             self._data = label_checks.noted(self.config, self._data)
             self._is_checked = True
         self.config = complete(self.config, self._data)
         return self._data
+
+    def settle(self, tell: auto.Tell = auto.silent) -> None:
+        """Choose an open method, if it is; ``tell`` is given a line for each trial.
+
+        Errors as of `data` and `vertizo.run.auto.chosen`.
+        """
+        self._tell = tell
+        self.data()
+
+    def _settle(self, given: Open, data: VerticalData) -> None:
+        choice = auto.chosen(given, data, self._tell)
+        self.config, self._choice, self._open = choice.config, choice.section(), None
+
+    def _prepare_few(self, given: Open) -> None:
+        """Cut again without validation records where all are too few for some."""
+        assert self._data is not None
+        self.config = given.first(self._data.records + len(self._data.labels["validation"]))
+        if self.config.data.validation == 0 and len(self._data.labels["validation"]):
+            self._data = prepare(self.config.data, record_choice(self.config))
 
     def check(self) -> None:
         """Make all parties and throw them away.
@@ -169,7 +197,7 @@ class Experiment:
             ) as listeners,
         ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)
-            training = Training(federation, folder, progress, listeners, name)
+            training = Training(federation, folder, progress, listeners, name, self._choice)
             if folder is None:
                 yield training
                 return

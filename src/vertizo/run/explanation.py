@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vertizo.config.architectures import TableConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import FITTED, PRIVATE
 from vertizo.privacy import label_advantage
@@ -181,6 +182,8 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return (
             f": client.pretrain {config.client.pretrain!r} is fitted on all of a client's records"
         )
+    if TableConfig in map(type, config.client.every_model):
+        return ": client.model 'table' places its bins by all of a client's records"
     if config.codecs.up.mixes_records:
         return f": codec {config.codecs.up.name!r} scales records together"
     if config.data.parties == 1:

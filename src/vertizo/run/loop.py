@@ -76,7 +76,7 @@ class Result:
 class Training:
     """One run of a federation, new or resumed; ``progress`` is called a few times a second.
 
-    Without a folder everything is kept in memory.
+    Without a folder everything is kept in memory. ``choice`` says how the method was chosen.
     """
 
     def __init__(
@@ -86,8 +86,10 @@ class Training:
         progress: Callable[[Progress], None] | None = None,
         listeners: Listeners = NOBODY,
         name: str = "",
+        choice: Mapping[str, Any] | None = None,
     ) -> None:
         self.federation = federation
+        self._choice = choice
         self._listeners, self._name = listeners, name
         self._folder = folder
         self._progress = progress
@@ -249,6 +251,7 @@ class Training:
                 "last": self._state.last,
                 "stopping": self._state.stopping.state(),
                 "metrics": len(self._metrics),
+                "choice": self._choice,
             }
             state["best_parameters"] = self._best_parameters
             self._write("last", state)
@@ -266,6 +269,7 @@ class Training:
             self._seconds, self._training_seconds = kept["seconds"], kept["training_seconds"]
             self._state.stopping.load(kept.get("stopping", {}))
             self._state.go_on(kept["last"], kept["best"])
+            self._choice = kept.get("choice")
             self._best_parameters = state["best_parameters"]
         folder.rewind_metrics(self._job.party.round)
         self._metrics = folder.metrics(at_least=kept.get("metrics", 0))
@@ -289,6 +293,7 @@ class Training:
             "activation_shares": [count / max(answered, 1) for count in simulator.activations],
             "server_evaluations_per_round": self._evaluations_per_round(),
             "privacy": federation.privacy(),
+            **({} if self._choice is None else {"choice": self._choice}),
         }
 
     def _evaluations_per_round(self) -> int:

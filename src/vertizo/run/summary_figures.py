@@ -65,8 +65,11 @@ def _per_person(privacy: Summary) -> list[tuple[str, str]]:
 
 
 def statements(summary: Summary) -> list[tuple[str, str]]:
-    """What is guaranteed, and of a raw head that nothing is: what to call it, and the words."""
-    sections = (("privacy", "privacy"), ("raw head", "raw_head"))
+    """How the method was chosen, what is guaranteed, and of a raw head that nothing is.
+
+    Each as what to call it, and the words.
+    """
+    sections = (("method", "choice"), ("privacy", "privacy"), ("raw head", "raw_head"))
     return [(name, summary[key]["words"]) for name, key in sections if key in summary]
 
 

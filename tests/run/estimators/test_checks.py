@@ -48,6 +48,8 @@ def test_first_order(estimator: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.full
-@each("estimator", lambda: [vz.VerticalClassifier(), vz.VerticalRegressor()])
+@each(
+    "estimator", lambda: [vz.VerticalClassifier(method="dpzv"), vz.VerticalRegressor(method="dpzv")]
+)
 def test_as_they_come(estimator: Any) -> None:
     run_checks(estimator)

@@ -54,6 +54,7 @@ def trained(
 def estimator(**changed: Any) -> vz.VerticalClassifier:
     return vz.VerticalClassifier(
         PARTIES,
+        method="dpzv",
         label_holder="bank",
         epochs=2,
         batch_size=50,

@@ -18,8 +18,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from vertizo.config import method_defaults
-from vertizo.config import schema as configuration
+from vertizo.config import choosing, method_defaults
+from vertizo.config.choosing import Open
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.core.names import Head
@@ -78,7 +78,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     parties: Mapping[str, Sequence[str | int]] | None = None
     _: KW_ONLY
-    method: str | Mapping[str, Any] = "dpzv"
+    method: str | Mapping[str, Any] = "auto"
     privacy: Privacy | Mapping[str, Any] | None = None
     label_holder: str | None = None
     epochs: int | None = None
@@ -88,7 +88,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     server_hidden: Sequence[int] | None = None
     client_learning_rate: float | None = None
     server_learning_rate: float | None = None
-    validation: float = 0.1
+    validation: float | None = None
     categorical: Sequence[str | int] | None = None
     final_head: str | None = None
     head: str = "private"
@@ -141,7 +141,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise RunError(f"out is {out}, which holds a run already; name a new folder")
         columns = settings.columns_of(self.parties, features.names)
         weights = inputs.weights(sample_weight, X)
-        config = self._configuration(features, columns, y, names, weighs=weights is not None)
+        found = self._configuration(features, columns, y, names, weighs=weights is not None)
+        chooses = found if isinstance(found, Open) else None
+        config = found.first(len(y)) if isinstance(found, Open) else found
+        self._check_head(config)
         data, label = config.data, config.data.label
         assert label is not None, "set just now"
         needed = {data.person, data.time, *(c for own in columns.values() for c in own)}
@@ -151,9 +154,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             assert weights is not None, "it is named for them"
             frame = frame.with_columns(inputs.column(weights, data.weight))
         everything = partial(features.frame, features.names)
-        experiment = Experiment(
-            config, prepare_frame(frame, data, record_choice(config), everything)
-        )
+        cut = prepare_frame(frame, data, record_choice(config), everything)
+        experiment = Experiment(config if chooses is None else chooses, cut)
         text = "" if out is None else saved.text_of(self)  # before anything is trained or charged
         for note in experiment.data().notes:  # before anything is charged: it may be made an error
             warnings.warn(note, UserWarning, stacklevel=3)  # where somebody fits
@@ -178,7 +180,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         label: str | Sequence[str],
         *,
         weighs: bool,
-    ) -> ExperimentConfig:
+    ) -> ExperimentConfig | Open:
         """All that decides the run's numbers."""
         parameters = self.get_params(deep=False)
         settings.check_holder(self.label_holder, tuple(columns))
@@ -211,9 +213,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 self._check_public()
             if self.random_state is None:  # the seed was drawn, and nobody asked for it
                 privacy.setdefault("noise", "secure")
-        config = configuration.parse(tree, type(self).__name__)
-        self._check_head(config)
-        return config
+        return choosing.parse(tree, type(self).__name__)
 
     def _check_head(self, config: ExperimentConfig) -> None:
         """Refuse a head that is none, or was not fitted."""

@@ -30,6 +30,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         parties: party → its columns, by name or position; columns that nobody holds are not used.
             None cuts the columns into two halves.
         method: name of the method, as in `vertizo list methods`, or a mapping with its options.
+            auto tries some on validation records, or on folds of few records, and takes the best;
+            with ``privacy``, what `vertizo privacy plan` advises.
         privacy: what is to be guaranteed; None for no guarantee.
         label_holder: the party that holds the labels; its columns enter the server model. None:
             a label holder without columns of its own.
@@ -41,6 +43,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         client_learning_rate: of every client.
         server_learning_rate: of the server.
         validation: share of the records that choose the best model and are not trained on.
+            None: 0.1, or what the method auto takes.
         categorical: columns of numbers that are categories, by name or position; text is one
             anyway, and so are pandas' and Polars' categories.
         classes: all classes there are, from public knowledge; ``privacy`` needs them. None for

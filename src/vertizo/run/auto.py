@@ -1,0 +1,187 @@
+"""Which candidate of ``method: auto`` is taken: by trials, or by what is advised for an ε.
+
+A trial trains a candidate on some of the training records and scores it on others: the validation
+records or, where all are few, each of four folds in turn. No test record takes part.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.config import auto
+from vertizo.config.choosing import Open
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import RunError
+from vertizo.data.vertical import VerticalData
+from vertizo.models.losses import Classification, MultiLabel
+from vertizo.party.closing_scores import headline
+from vertizo.privacy import choosing
+from vertizo.protocol.messages import Purpose
+from vertizo.run import data_defaults
+from vertizo.run.data_defaults import complete
+from vertizo.run.federation import build
+from vertizo.run.loop import Training
+
+FOLDS = 4
+MOST = 10_000
+"""Training records of a trial, at most; the candidate that is taken trains on all."""
+NAMES = {
+    "network": "split learning of networks",
+    "linear": "split learning of linear parts",
+    "dpzv": "DPZV",
+    "vafl": "VAFL",
+    "split": "split learning",
+}
+GRADIENTS = "Its clients receive gradients, from which labels can be told"
+RAW = "Its replies are made of raw labels without noise"
+
+METRICS = {
+    "test_auc": "AUC",
+    "test_accuracy": "accuracy",
+    "test_rmse": "RMSE",
+    "test_pinball": "pinball loss",
+    "test_huber": "Huber loss",
+    "test_loss": "loss",
+}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was taken, and why."""
+
+    config: ExperimentConfig
+    words: str
+    figures: Mapping[str, float]
+    """Of each candidate that was tried, the figure on records that it did not train on."""
+
+    def section(self) -> dict[str, Any]:
+        """For a run's summary."""
+        return {"words": self.words, "tried": dict(self.figures)}
+
+
+def silent(line: str) -> None:
+    """Tell nobody."""
+
+
+def chosen(given: Open, data: VerticalData, tell: Tell = silent) -> Choice:
+    """The configuration to train, for these data; ``tell`` is given a line for each trial.
+
+    Raises:
+        ConfigError: nothing fits what was given.
+        RunError: every trial failed.
+    """
+    if given.epsilon is not None:
+        return _advised(given, data)
+    records = data.records + len(data.labels["validation"])
+    candidates = given.candidates(records)
+    if len(candidates) == 1:
+        ((name, config),) = candidates.items()
+        return Choice(config, f"Method auto: {NAMES[name]}; no other fits the options.", {})
+    summaries: dict[str, list[Mapping[str, Any]]] = {}
+    for name, config in candidates.items():
+        tell(f"method auto: trying {NAMES[name]}")
+        try:
+            summaries[name] = [_trained(config, part) for part in _parts(data, config.seed)]
+        except RunError as error:  # it diverged: another will do
+            tell(f"method auto: {NAMES[name]} is left out: {error}")
+    if not summaries:
+        raise RunError("method auto: the trial of every candidate diverged; name a method")
+    metric = f"test_{headline(data.task)}"
+    if not all(metric in one for each in summaries.values() for one in each):
+        metric = "test_loss"  # of an AUC both classes must be there
+    tried = {name: [float(one[metric]) for one in each] for name, each in summaries.items()}
+    best = _best(tried, 1 if metric in ("test_auc", "test_accuracy") else -1)
+    means = {name: statistics.fmean(each) for name, each in tried.items()}
+    words = _words(best, means, METRICS[metric], len(tried[best]), candidates[best])
+    return Choice(candidates[best], words, means)
+
+
+def _best(tried: Mapping[str, Sequence[float]], sign: int) -> str:
+    """The candidate with the best mean; of folds the linear one, unless it is behind by more.
+
+    More than one standard error of the differences by fold (Breiman et al. 1984): folds of few
+    records tell candidates apart no better, and linear parts have the least to go wrong.
+    """
+    best = max(tried, key=lambda name: sign * statistics.fmean(tried[name]))
+    if "linear" not in tried or len(tried[best]) == 1:
+        return best
+    ahead = [sign * (one - other) for one, other in zip(tried[best], tried["linear"], strict=True)]
+    error = statistics.stdev(ahead) / math.sqrt(len(ahead))
+    return best if statistics.fmean(ahead) > error else "linear"
+
+
+def _words(
+    best: str, figures: Mapping[str, float], metric: str, parts: int, config: ExperimentConfig
+) -> str:
+    by = f"of {parts} folds" if parts > 1 else "on validation records"
+    others = ", ".join(f"{NAMES[n]} {f:.4g}" for n, f in figures.items() if n != best)
+    leak = GRADIENTS if config.method.first_order_client else RAW
+    return (
+        f"Method auto: {NAMES[best]}, by its {metric} {by}, {figures[best]:.4g}"
+        f"{f' ({others})' if others else ''}. {leak}; with an ε another is taken."
+    )
+
+
+def _advised(given: Open, data: VerticalData) -> Choice:
+    """What `vertizo privacy plan` advises for an ε and narrow messages, by public facts."""
+    privacy, task = given.first().privacy, data.task
+    assert privacy.epsilon is not None
+    if not isinstance(task, Classification) or isinstance(task, MultiLabel):
+        words = "Method auto: DPZV, the method that keeps an ε for regressions and several labels."
+        return Choice(given.first(), words, {})
+    case = choosing.Case(data.records, len(data.parties), task.outputs)
+    count = data_defaults.tangents(privacy.epsilon, privacy.delta, data.records)
+    ways = choosing.ways(case, privacy.epsilon, privacy.delta, count)
+    way, why = choosing.chosen(ways, case, privacy.epsilon, "labels")
+    config = given.parsed(auto.advised(given.given, way.name))
+    return Choice(config, f"Method auto: {way.settings}, as {why} (vertizo privacy plan).", {})
+
+
+def _trained(config: ExperimentConfig, part: VerticalData) -> Mapping[str, Any]:
+    return Training(build(complete(config, part), part)).run(resume=False).summary
+
+
+def _parts(data: VerticalData, seed: int) -> Iterator[VerticalData]:
+    """The data of each trial of a candidate: one, or as many as there are folds."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(data.records))
+    if len(data.labels["validation"]):
+        yield _part(data, order[:MOST])
+    else:
+        for fold in (order[start::FOLDS] for start in range(FOLDS)):
+            yield _part(data, order[~torch.isin(order, fold)], fold)
+
+
+def _part(data: VerticalData, trained: Tensor, tested: Tensor | None = None) -> VerticalData:
+    """The data of a trial: some of the training records to train, and others to test.
+
+    Those are training records as well, or else (None) the validation records.
+    """
+    trained = trained.sort()[0]
+
+    def some(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
+        train, validation = values["train"], values["validation"]
+        test = validation if tested is None else train[tested]
+        return {"train": train[trained], "validation": validation, "test": test}
+
+    own, weights = data.own, data.weights
+    return replace(
+        data,
+        features=tuple(map(some, data.features)),
+        labels=some(data.labels),
+        own=None if own is None else replace(own, values=some(own.values)),
+        weights=None if weights is None else weights[trained],
+        persons=None,
+        keys=None,
+        contents=None,
+        likeness=None,
+    )
