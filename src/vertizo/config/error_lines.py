@@ -112,9 +112,24 @@ def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def write_yaml(tree: Tree) -> str:
-    """The text that `read_yaml` reads."""
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+class _InLines(_Dumper):
+    """Writes each list in a line, if it is short."""
+
+
+_InLines.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, True)
+)
+
+
+def write_yaml(tree: Tree, *, in_lines: bool = False) -> str:
+    """The text that `read_yaml` reads; ``in_lines`` is for people, who like short lists."""
+    dumper = _InLines if in_lines else _Dumper
+    return yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True)
+
+
+def parse_yaml(text: str) -> Any:
+    """What a text holds; YAMLError or ValueError where it is no YAML."""
+    return yaml.load(text, _Loader)
 
 
 def read_yaml(path: Path) -> Tree:
@@ -129,7 +144,7 @@ def read_yaml(path: Path) -> Tree:
             "names the table"
         )
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: {error.strerror}{nearest_file(path)}") from None
     except OSError as error:
@@ -178,7 +193,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
     if not separator or not all(key.split(".")):
         raise ConfigError(f"{source_of(text)}: write key=value, for example epochs=20")
     try:
-        return key.split("."), yaml.load(value, _Loader)
+        return key.split("."), parse_yaml(value)
     except (yaml.YAMLError, ValueError):
         raise ConfigError(f"{source_of(text)}: {value!r} is not a YAML value") from None
 

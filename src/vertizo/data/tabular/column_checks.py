@@ -123,7 +123,7 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
 
 def check_dates(source: Source, columns: Sequence[str], advice: Advice = FEATURE) -> None:
     """Refuse columns of dates, all at once: DataError names them, one date, and what to do."""
-    found = [column for column in columns if _is_dates(source.frame[column])]
+    found = [column for column in columns if is_dates(source.frame[column])]
     if not found:
         return
     values = source.frame[found[0]]
@@ -136,7 +136,8 @@ def check_dates(source: Source, columns: Sequence[str], advice: Advice = FEATURE
     )
 
 
-def _is_dates(values: pl.Series) -> bool:
+def is_dates(values: pl.Series) -> bool:
+    """Whether nearly all values that are there are dates."""
     import polars as pl
 
     if values.dtype in (pl.Date, pl.Datetime):
@@ -163,29 +164,40 @@ def notes(
     unnamed = [column for column in columns if column in categories and column not in named]
     numbers = {c: line for c in unnamed if (line := _nearly_numbers(source, c)) is not None}
     said += numbers.values()
+    others = [column for column in columns if column not in numbers]
+    for useless, words in useless_columns(source, others, categories):
+        said.append(f"{source.name}: {_listed(useless)} {words}")
+    return said
+
+
+def useless_columns(
+    source: Source, columns: Sequence[str], categories: Collection[str]
+) -> list[tuple[list[str], str]]:
+    """Columns that tell nothing of new records, and why: constants, and what only names rows."""
     height = source.frame.height
     if height < FEWEST:
-        return said
+        return []
     different = {column: source.frame[column].drop_nulls().n_unique() for column in columns}
     constant = [column for column in columns if different[column] <= 1]
     identifiers = [
         column
         for column in columns
-        if (different[column] >= NEARLY * height and column in categories and column not in numbers)
-        or (column not in categories and _names_rows(column, source.frame[column]))
+        if (different[column] >= NEARLY * height and column in categories)
+        or (column not in categories and names_rows(column, source.frame[column]))
     ]
-    for unlikely, words in (
-        (constant, "the same value in every row, which tells nothing; leave it out"),
-        (
-            identifiers,
-            "values that only name rows, as row numbers and identifiers do: they tell nothing of "
-            "new records, and give the label away where rows were sorted by it; name it in "
-            f"data.id, or {FEATURE.without}",
-        ),
-    ):
-        if unlikely:
-            said.append(f"{source.name}: {_listed(unlikely)} {words}")
-    return said
+    return [
+        (useless, words)
+        for useless, words in (
+            (constant, "the same value in every row, which tells nothing; leave it out"),
+            (
+                identifiers,
+                "values that only name rows, as row numbers and identifiers do: they tell nothing "
+                "of new records, and give the label away where rows were sorted by it; name it in "
+                f"data.id, or {FEATURE.without}",
+            ),
+        )
+        if useless
+    ]
 
 
 def unknown(
@@ -257,7 +269,7 @@ def _listed(columns: Sequence[str]) -> str:
     return f"column {names} has" if len(columns) == 1 else f"columns {names} have"
 
 
-def _names_rows(column: str, values: pl.Series) -> bool:
+def names_rows(column: str, values: pl.Series) -> bool:
     """Whether whole numbers look chosen to name rows, in whatever order.
 
     By their name, unless they repeat much; because so many of so few whole numbers are hardly all
