@@ -12,7 +12,7 @@ from vertizo.data.alignment import keys_of
 from vertizo.data.labels import labels_of
 from vertizo.data.spelling import decimal
 from vertizo.data.tabular.column_checks import ROW_NAMES, is_dates, names_rows, useless_columns
-from vertizo.data.tabular.columns import Source, matrices, unlike
+from vertizo.data.tabular.columns import Source, dates_of, matrices, unlike
 
 MANY = 6
 """Features from which on a guess has three parties."""
@@ -160,7 +160,8 @@ def _key(source: Source, columns: Sequence[str]) -> str | None:
 def _useless(source: Source, column: str) -> str | None:
     """Why a column is of no use to a model, in words; None for one that is."""
     try:
-        _, levels = matrices([source], [column], ())
+        dates = dates_of(source, [column], ())
+        _, levels = matrices([source], [column], (), (), dates)
     except DataError as error:
         return str(error).removeprefix(f"{source.name}: ")
     found = useless_columns(source, [column], levels)

@@ -67,7 +67,6 @@ class Advice(NamedTuple):
 FEATURE = Advice(
     "name it in data.categorical", "leave it out (of data.columns, or else by data.drop)"
 )
-SEVERAL = "name them in data.categorical, or leave them out (of data.columns, or else by data.drop)"
 LABEL = Advice("set data.task to classification", "name another column in data.label")
 
 
@@ -121,19 +120,16 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
     )
 
 
-def check_dates(source: Source, columns: Sequence[str], advice: Advice = FEATURE) -> None:
-    """Refuse columns of dates, all at once: DataError names them, one date, and what to do."""
-    found = [column for column in columns if is_dates(source.frame[column])]
-    if not found:
-        return
-    values = source.frame[found[0]]
-    index = int(values.is_not_null().arg_max() or 0)
-    several = "columns " + ", ".join(map(repr, found)) if len(found) > 1 else f"column {found[0]!r}"
-    raise DataError(
-        f"{source.name}: {several} {'hold' if len(found) > 1 else 'holds'} dates, such as "
-        f"{str(values[index])!r} in {source.place(index)}; make numbers of them, as years or days, "
-        + (f"{advice.categorical}, or {advice.without}" if len(found) == 1 else SEVERAL)
-    )
+def check_dates(source: Source, column: str, advice: Advice) -> None:
+    """Refuse a label of dates: DataError names one, and what to do."""
+    values = source.frame[column]
+    if is_dates(values):
+        index = int(values.is_not_null().arg_max() or 0)
+        raise DataError(
+            f"{source.name}: column {column!r} holds dates, such as {str(values[index])!r} in "
+            f"{source.place(index)}; make numbers of them, as years or days, {advice.categorical}, "
+            f"or {advice.without}"
+        )
 
 
 def is_dates(values: pl.Series) -> bool:
@@ -201,15 +197,27 @@ def useless_columns(
 
 
 def unknown(
-    source: Source, known: Mapping[str, Collection[str]], columns: Iterable[str] = ()
+    source: Source,
+    known: Mapping[str, Collection[str]],
+    columns: Iterable[str] = (),
+    dates: Iterable[str] = (),
 ) -> dict[str, str]:
     """A line for each column of new records that tells a model less than in training.
 
-    Many values of categories are none that are ``known``, or one of ``columns`` is empty.
+    Many values of categories are none that are ``known``, one of ``dates`` holds something else, or
+    one of ``columns`` is empty.
     """
-    from vertizo.data.tabular.columns import texts
+    from vertizo.data.tabular.columns import as_days, texts
 
     height, said = source.frame.height, dict[str, str]()
+    for column in dates:
+        _, odd = as_days(source, column)
+        if odd:
+            said[column] = (
+                f"{source.name}: {len(odd):,} of {height:,} values of {column!r}, such as "
+                f"{str(source.frame[column][odd[0]])!r}, are no dates as 2020-01-31; all of them "
+                "count as missing"
+            )
     if height < FEW:
         return said
     for column in dict.fromkeys([*known, *columns]):
@@ -278,6 +286,8 @@ def names_rows(column: str, values: pl.Series) -> bool:
     import polars as pl
 
     texts = values.dtype == pl.String
+    if values.dtype in (pl.Date, pl.Datetime):
+        return False
     present = (decimal(values) if texts else values.cast(pl.Float64, strict=False)).drop_nulls()
     count, different = len(present), present.n_unique()
     if 2 * count < len(values) or bool((present != present.floor()).any()):
