@@ -16,7 +16,7 @@ from vertizo.config.environment import set_by, source_of
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
 from vertizo.core.registry import FOREIGN
-from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
+from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question, similar
 
 Tree = dict[str, Any]
 TABLES = (".csv", ".gz", ".xlsx", ".parquet")
@@ -247,9 +247,10 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     if kind.startswith("union_tag"):
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
-            such = f", such as {key}.name={given}" if isinstance(given, str) else ""
+            names = similar(given, _tags(choice)) if isinstance(given, str) else []
+            such = f", such as {key}.name={(names or [given])[0]}" if isinstance(given, str) else ""
             return f"{key} is {given!r}; keys and values were expected there{such}"
-        known = [str(name) for option in members(choice) if (name := _tag(option)) is not None]
+        known = _tags(choice)
         expected = ", ".join(map(repr, known)) or context["expected_tags"]
         hint = nearest(str(given[tag]), known)
         return f"{key}.{tag} is {given[tag]!r}{hint or ';'} known are {expected}"
@@ -342,6 +343,10 @@ def _in_mapping(annotation: Any) -> Any:
         return None
     value = get_args(annotation)[1]
     return get_args(value)[0] if get_origin(value) is Annotated else value
+
+
+def _tags(choice: Any) -> list[str]:
+    return [str(name) for option in members(choice) if (name := _tag(option)) is not None]
 
 
 def _tag(option: Any) -> Any:

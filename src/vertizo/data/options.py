@@ -18,6 +18,7 @@ from pydantic import (
 
 from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
+from vertizo.core.suggestions import nearest
 from vertizo.data import weights
 from vertizo.data.column_options import Bound, check_bounds, check_categories, check_uses
 
@@ -42,6 +43,7 @@ def _class_weights(value: Any, weights: Callable[[Any], Any]) -> Any:
     if isinstance(value, str) and value != "balanced":
         raise ValueError(
             f"data.class_weights is {value!r}; it must be 'balanced', or map classes to weights"
+            f"{nearest(value, ['balanced'])}"
         )
     return value if value == "balanced" else weights(value)
 
