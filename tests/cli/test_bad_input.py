@@ -109,8 +109,10 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 FILES: dict[str, tuple[str | bytes, list[str]]] = {
     "a date among the features": (
-        table().replace("payment_delay", "seen", 1).replace("opened", "payment_delay", 1),
-        ["loans.csv", "'payment_delay' holds dates, such as '20", "line 2", "data.categorical"],
+        table(cell(7, "opened", "31.01.2020"))
+        .replace("payment_delay", "seen", 1)
+        .replace("opened", "payment_delay", 1),
+        ["loans.csv", "'payment_delay' holds '31.01.2020' in line 7", "2020-01-31T08:30"],
     ),
     "a word in a column of numbers": (
         table(cell(7, "income", "n.k.")),

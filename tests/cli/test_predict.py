@@ -48,6 +48,33 @@ def test_a_file_of_predictions(run: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert not list(Path().glob("*.partial"))
 
 
+def test_a_header_alone_predicts_a_header_alone(
+    run: Path, refuses: Refuses, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A night without new records must not break whoever predicts every night."""
+    wanted = ["name", "prediction", "probability_no", "probability_yes"]
+    columns = ("name", "size", "shape")
+    Path("new.csv").write_text(";".join(columns) + "\n")
+    pl.DataFrame(schema={"name": pl.String, "size": pl.Float64, "shape": pl.String}).write_parquet(
+        "new.parquet"
+    )
+    for new in ("new.csv", "new.parquet"):
+        predict_offline(run, Path(new), Path("out.csv"), id_column="name")
+        assert Path("out.csv").read_text() == ",".join(wanted) + "\n"
+        predict_offline(run, Path(new), Path("out.parquet"), id_column="name")
+        found = pl.read_parquet("out.parquet")
+        assert (found.columns, found.height) == (wanted, 0)
+        assert found.schema["probability_no"] == pl.Float32
+        said = capfd.readouterr()
+        assert said.err == ""
+        assert "predictions: 0 records in out.parquet" in said.out
+        assert "scores" not in said.out
+    Path("new.csv").write_text("name;size\n")
+    refuses.row("a column less", ["'shape'"], "predict", "run", "--data", "new.csv")
+    Path("new.csv").write_text("")
+    refuses.row("no header", ["new.csv is empty"], "predict", "run", "--data", "new.csv")
+
+
 def test_identifiers_come_back_letter_for_letter(run: Path) -> None:
     """As the file has them, though they would be missing values or numbers as features."""
     names = ["NA", "null", "?", " 8 ", "007", "", "1.0", "é"]

@@ -26,7 +26,7 @@ from vertizo.core.suggestions import nearest, question
 from vertizo.core.version import VERSION
 
 COMMANDS = {
-    "init": "Write an example to begin with: two configurations and a small made-up table.",
+    "init": "Write a configuration to begin with: of a small made-up table, or of your own.",
     "train": "Train one federation in this process and write a run folder.",
     "compare": "Run several methods on the same data and print one table.",
     "tune": "Search hyperparameters on validation records and report what all trials cost in "

@@ -143,7 +143,8 @@ def predict_offline(
     else:
         own = predictor.config.data
         form = CsvFormat(separator or own.delimiter, encoding or own.encoding)
-        (frame, written), place = frames.read_as_written(data, form), frames.place_in(data, form)
+        frame, written = frames.read_as_written(data, form, may_be_empty=True)
+        place = frames.place_in(data, form)
         found = predictor.predict(
             frame, id_column=id_column, name=str(data), place=place, written=written
         )

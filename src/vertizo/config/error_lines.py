@@ -16,7 +16,7 @@ from vertizo.config.environment import set_by, source_of
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
 from vertizo.core.registry import FOREIGN
-from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
+from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question, similar
 
 Tree = dict[str, Any]
 TABLES = (".csv", ".gz", ".xlsx", ".parquet")
@@ -112,9 +112,24 @@ def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def write_yaml(tree: Tree) -> str:
-    """The text that `read_yaml` reads."""
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+class _InLines(_Dumper):
+    """Writes each list in a line, if it is short."""
+
+
+_InLines.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, True)
+)
+
+
+def write_yaml(tree: Tree, *, in_lines: bool = False) -> str:
+    """The text that `read_yaml` reads; ``in_lines`` is for people, who like short lists."""
+    dumper = _InLines if in_lines else _Dumper
+    return yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True)
+
+
+def parse_yaml(text: str) -> Any:
+    """What a text holds; YAMLError or ValueError where it is no YAML."""
+    return yaml.load(text, _Loader)
 
 
 def read_yaml(path: Path) -> Tree:
@@ -129,7 +144,7 @@ def read_yaml(path: Path) -> Tree:
             "names the table"
         )
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: {error.strerror}{nearest_file(path)}") from None
     except OSError as error:
@@ -178,7 +193,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
     if not separator or not all(key.split(".")):
         raise ConfigError(f"{source_of(text)}: write key=value, for example epochs=20")
     try:
-        return key.split("."), yaml.load(value, _Loader)
+        return key.split("."), parse_yaml(value)
     except (yaml.YAMLError, ValueError):
         raise ConfigError(f"{source_of(text)}: {value!r} is not a YAML value") from None
 
@@ -232,9 +247,10 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     if kind.startswith("union_tag"):
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
-            such = f", such as {key}.name={given}" if isinstance(given, str) else ""
+            names = similar(given, _tags(choice)) if isinstance(given, str) else []
+            such = f", such as {key}.name={(names or [given])[0]}" if isinstance(given, str) else ""
             return f"{key} is {given!r}; keys and values were expected there{such}"
-        known = [str(name) for option in members(choice) if (name := _tag(option)) is not None]
+        known = _tags(choice)
         expected = ", ".join(map(repr, known)) or context["expected_tags"]
         hint = nearest(str(given[tag]), known)
         return f"{key}.{tag} is {given[tag]!r}{hint or ';'} known are {expected}"
@@ -327,6 +343,10 @@ def _in_mapping(annotation: Any) -> Any:
         return None
     value = get_args(annotation)[1]
     return get_args(value)[0] if get_origin(value) is Annotated else value
+
+
+def _tags(choice: Any) -> list[str]:
+    return [str(name) for option in members(choice) if (name := _tag(option)) is not None]
 
 
 def _tag(option: Any) -> Any:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 _NUMERIC = ("categories", "categorical")
 _CLASHES = {
@@ -13,6 +18,17 @@ _CLASHES = {
     "ranges": _NUMERIC,
 }
 """Which keys may not name the same column."""
+
+
+def _as_days(value: Any) -> Any:
+    """A date as days since 1970, which columns of dates become; all else as it is."""
+    with suppress(ValueError):
+        if isinstance(value, str):
+            return float((date.fromisoformat(value) - date(1970, 1, 1)).days)
+    return value
+
+
+Bound = Annotated[float, BeforeValidator(_as_days, json_schema_input_type=float | str)]
 
 
 def check_bounds(key: str, pair: Sequence[float]) -> None:

@@ -194,7 +194,7 @@ def regression(kind: Loss, mean: float, spread: float) -> Regression:
 
 
 def _inferred(sources: Sequence[Source], label: str) -> TaskName:
-    check_dates(sources[0], [label], LABEL)
+    check_dates(sources[0], label, LABEL)
     given = all_numbers(sources[:1], label, LABEL)
     if given is None:
         check_text(sources[0], label, False, LABEL)

@@ -18,8 +18,9 @@ from pydantic import (
 
 from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
+from vertizo.core.suggestions import nearest
 from vertizo.data import weights
-from vertizo.data.column_options import check_bounds, check_categories, check_uses
+from vertizo.data.column_options import Bound, check_bounds, check_categories, check_uses
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
@@ -42,6 +43,7 @@ def _class_weights(value: Any, weights: Callable[[Any], Any]) -> Any:
     if isinstance(value, str) and value != "balanced":
         raise ValueError(
             f"data.class_weights is {value!r}; it must be 'balanced', or map classes to weights"
+            f"{nearest(value, ['balanced'])}"
         )
     return value if value == "balanced" else weights(value)
 
@@ -161,8 +163,9 @@ class DataConfig(Options):
     """For tables: columns to leave out."""
     categorical: list[str] = Field(default_factory=list)
     """For tables: numeric columns to treat as categories."""
-    ranges: dict[str, list[float]] = Field(default_factory=dict)
-    """For tables: column → [low, high], public bounds to scale by instead of fitted statistics."""
+    ranges: dict[str, list[Bound]] = Field(default_factory=dict)
+    """For tables: column → [low, high], public bounds to scale by instead of fitted statistics;
+    dates for dates."""
     categories: dict[str, list[Category]] = Field(default_factory=dict)
     """For tables: column → its categories, public, instead of those that occur in training."""
 

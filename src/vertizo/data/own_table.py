@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from vertizo.core.names import Encoding
 from vertizo.core.options import Options
-from vertizo.data.column_options import check_bounds, check_categories, check_uses
+from vertizo.data.column_options import Bound, check_bounds, check_categories, check_uses
 from vertizo.data.options import Category, Delimiter
 
 
@@ -32,8 +32,9 @@ class OwnTable(Options):
     """Columns to leave out."""
     categorical: list[str] = Field(default_factory=list)
     """Numeric columns to treat as categories."""
-    ranges: dict[str, list[float]] = Field(default_factory=dict)
-    """Column → [low, high], public bounds to scale by instead of fitted statistics."""
+    ranges: dict[str, list[Bound]] = Field(default_factory=dict)
+    """Column → [low, high], public bounds to scale by instead of fitted statistics; dates for
+    dates."""
     categories: dict[str, list[Category]] = Field(default_factory=dict)
     """Column → its categories, public, instead of those that occur in training."""
     root: Path | None = None

@@ -36,9 +36,8 @@ from vertizo.data.labels import labels_of
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
 from vertizo.data.tabular.column_checks import notes
-from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.columns import Source, check_known, dates_of, matrices, moments
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.dates import moments
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
 from vertizo.data.tabular.tables import source_of
@@ -265,13 +264,14 @@ def _features(
     """
     ranges, categories = options.ranges, options.categories
     named = {*options.categorical, *categories}
-    raw, levels = matrices(sources, columns, named, ranges)
+    dates = dates_of(sources[0], columns, named)
+    raw, levels = matrices(sources, columns, named, ranges, dates)
     said = tuple(notes(sources[0], columns, levels, named=named))
     check_public(sources[0].name, columns, levels, ranges, categories)
     rows = choice.rows(len(raw[0]), len(raw[1]) if len(raw) > 1 else None, by)
     if not columns:
         return rows, None, None, said
-    return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories), said
+    return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories, dates), said
 
 
 def _of_first(rows: Mapping[Purpose, Tensor], sources: Sequence[Source]) -> dict[Purpose, Tensor]:

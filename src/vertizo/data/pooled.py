@@ -41,6 +41,8 @@ class Pooled:
     levels: Mapping[str, tuple[str, ...]] | None = None
     """For each column of categories what its codes 0, 1, ... stand for. Set for a raw table, whose
     parties prepare their columns for themselves once it is cut; NaN is a missing value there."""
+    dates: tuple[str, ...] = ()
+    """Columns of a raw table that are days since 1970."""
     class_names: tuple[str, ...] | None = None
     """What the classes are called, in the order of their numbers; of several labels no and yes."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -149,7 +149,9 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         if pooled.levels is not None:
             places = piece(torch.arange(len(pooled.columns or ())).unsqueeze(0))[0].tolist()
             own = [(pooled.columns or ())[place] for place in places]
-            holding, prepare = hold(name, values, own, pooled.levels, ranges, categories)
+            holding, prepare = hold(
+                name, values, own, pooled.levels, ranges, categories, pooled.dates
+            )
             preparations[name], is_fitted = prepare, prepare.fitted
         holdings.append(holding)
         fitted += [name] * is_fitted
@@ -222,9 +224,10 @@ def hold(
     levels: Mapping[str, tuple[str, ...]],
     ranges: Bounds,
     categories: Lists,
+    dates: Collection[str] = (),
 ) -> tuple[Holding, Preprocessing]:
     """What a party makes of its columns of a raw table, fitted on its own training rows."""
-    prepare = Preprocessing(values["train"].numpy(), columns, levels, ranges, categories)
+    prepare = Preprocessing(values["train"].numpy(), columns, levels, ranges, categories, dates)
     prepared = {purpose: prepare(whole.numpy()) for purpose, whole in values.items()}
     return Holding(name, prepared, prepare.cardinalities), prepare
 

@@ -55,12 +55,13 @@ class NewRecords:
 
     def features(self, prepare: Preprocessing) -> dict[Purpose, Tensor]:
         """As the party's model takes test records, float32 [records, width]."""
-        matrix = raw_matrix(self.frame, prepare.columns, prepare.levels, name=self.name)
-        return in_place_of_tests(prepare(matrix))
+        known = prepare.columns, prepare.levels, prepare.dates
+        return in_place_of_tests(prepare(raw_matrix(self.frame, *known, name=self.name)))
 
     def notes(self, prepare: Preprocessing) -> list[str]:
         """What is allowed and probably not meant in them, a line each."""
-        found = unknown(Source(self.name, self.frame), prepare.levels, prepare.columns)
+        known = prepare.levels, prepare.columns, prepare.dates
+        found = unknown(Source(self.name, self.frame), *known)
         return [f"note: {line}" for line in found.values()]
 
 

@@ -361,7 +361,6 @@ class TestParquet:
         path = tmp_path / "a.parquet"
         for column, word in (
             (pl.Series([[1], [2]]), "List"),
-            (pl.Series([1, 2]).cast(pl.Date), "dates, such as '1970-01-02' in row 1"),
             (pl.Series([float("inf"), 1]), "inf"),
             (pl.Series([1e39, 1]), "1e+39"),
         ):
@@ -425,7 +424,7 @@ def test_a_column_that_no_party_names_is_not_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     frame.write_parquet(path)
     assert made(path, columns={"one": ["a"], "two": ["b"]}).parties == ("one", "two")
-    refuse(["'date'"], path, columns={"one": ["a"], "two": ["date"]})
+    refuse(["'huge'"], path, columns={"one": ["a"], "two": ["huge"]})
     refuse(["'bb'", "'b'"], path, columns={"one": ["a"], "two": ["bb"]})
 
 

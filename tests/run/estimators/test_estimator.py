@@ -362,7 +362,7 @@ class TestOneLineSaysWhatIsWrong:
             (X, [None, *Y[1:]], ["y is missing in 1 of 120"]),
             (X, np.array([1, *Y[1:]], dtype=object), ["y has 'late' and 1", "y.astype(str)"]),
             (X.with_columns(age=pl.lit(1e300)), Y, ["'age'", "too large"]),
-            (X.with_columns(age=pl.lit("2024-01-01").str.to_date()), Y, ["'age'", "dates"]),
+            (X.with_columns(age=pl.lit("31.01.2024")), Y, ["'age'", "write dates as 2020-01-31"]),
             (as_pandas(X).iloc[:, [0, 1, 2, 3, 0]], Y, ["two columns named 'age'"]),
             (as_pandas(X).assign(age=[{"a": 1}] * 120), Y, ["'age'", "dict"]),
         ],

@@ -67,7 +67,6 @@ class Advice(NamedTuple):
 FEATURE = Advice(
     "name it in data.categorical", "leave it out (of data.columns, or else by data.drop)"
 )
-SEVERAL = "name them in data.categorical, or leave them out (of data.columns, or else by data.drop)"
 LABEL = Advice("set data.task to classification", "name another column in data.label")
 
 
@@ -121,22 +120,20 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
     )
 
 
-def check_dates(source: Source, columns: Sequence[str], advice: Advice = FEATURE) -> None:
-    """Refuse columns of dates, all at once: DataError names them, one date, and what to do."""
-    found = [column for column in columns if _is_dates(source.frame[column])]
-    if not found:
-        return
-    values = source.frame[found[0]]
-    index = int(values.is_not_null().arg_max() or 0)
-    several = "columns " + ", ".join(map(repr, found)) if len(found) > 1 else f"column {found[0]!r}"
-    raise DataError(
-        f"{source.name}: {several} {'hold' if len(found) > 1 else 'holds'} dates, such as "
-        f"{str(values[index])!r} in {source.place(index)}; make numbers of them, as years or days, "
-        + (f"{advice.categorical}, or {advice.without}" if len(found) == 1 else SEVERAL)
-    )
+def check_dates(source: Source, column: str, advice: Advice) -> None:
+    """Refuse a label of dates: DataError names one, and what to do."""
+    values = source.frame[column]
+    if is_dates(values):
+        index = int(values.is_not_null().arg_max() or 0)
+        raise DataError(
+            f"{source.name}: column {column!r} holds dates, such as {str(values[index])!r} in "
+            f"{source.place(index)}; make numbers of them, as years or days, {advice.categorical}, "
+            f"or {advice.without}"
+        )
 
 
-def _is_dates(values: pl.Series) -> bool:
+def is_dates(values: pl.Series) -> bool:
+    """Whether nearly all values that are there are dates."""
     import polars as pl
 
     if values.dtype in (pl.Date, pl.Datetime):
@@ -163,41 +160,64 @@ def notes(
     unnamed = [column for column in columns if column in categories and column not in named]
     numbers = {c: line for c in unnamed if (line := _nearly_numbers(source, c)) is not None}
     said += numbers.values()
+    others = [column for column in columns if column not in numbers]
+    for useless, words in useless_columns(source, others, categories):
+        said.append(f"{source.name}: {_listed(useless)} {words}")
+    return said
+
+
+def useless_columns(
+    source: Source, columns: Sequence[str], categories: Collection[str]
+) -> list[tuple[list[str], str]]:
+    """Columns that tell nothing of new records, and why: constants, and what only names rows."""
     height = source.frame.height
     if height < FEWEST:
-        return said
+        return []
     different = {column: source.frame[column].drop_nulls().n_unique() for column in columns}
     constant = [column for column in columns if different[column] <= 1]
     identifiers = [
         column
         for column in columns
-        if (different[column] >= NEARLY * height and column in categories and column not in numbers)
-        or (column not in categories and _names_rows(column, source.frame[column]))
+        if (different[column] >= NEARLY * height and column in categories)
+        or (column not in categories and names_rows(column, source.frame[column]))
     ]
-    for unlikely, words in (
-        (constant, "the same value in every row, which tells nothing; leave it out"),
-        (
-            identifiers,
-            "values that only name rows, as row numbers and identifiers do: they tell nothing of "
-            "new records, and give the label away where rows were sorted by it; name it in "
-            f"data.id, or {FEATURE.without}",
-        ),
-    ):
-        if unlikely:
-            said.append(f"{source.name}: {_listed(unlikely)} {words}")
-    return said
+    return [
+        (useless, words)
+        for useless, words in (
+            (constant, "the same value in every row, which tells nothing; leave it out"),
+            (
+                identifiers,
+                "values that only name rows, as row numbers and identifiers do: they tell nothing "
+                "of new records, and give the label away where rows were sorted by it; name it in "
+                f"data.id, or {FEATURE.without}",
+            ),
+        )
+        if useless
+    ]
 
 
 def unknown(
-    source: Source, known: Mapping[str, Collection[str]], columns: Iterable[str] = ()
+    source: Source,
+    known: Mapping[str, Collection[str]],
+    columns: Iterable[str] = (),
+    dates: Iterable[str] = (),
 ) -> dict[str, str]:
     """A line for each column of new records that tells a model less than in training.
 
-    Many values of categories are none that are ``known``, or one of ``columns`` is empty.
+    Many values of categories are none that are ``known``, one of ``dates`` holds something else, or
+    one of ``columns`` is empty.
     """
-    from vertizo.data.tabular.columns import texts
+    from vertizo.data.tabular.columns import as_days, texts
 
     height, said = source.frame.height, dict[str, str]()
+    for column in dates:
+        _, odd = as_days(source, column)
+        if odd:
+            said[column] = (
+                f"{source.name}: {len(odd):,} of {height:,} values of {column!r}, such as "
+                f"{str(source.frame[column][odd[0]])!r}, are no dates as 2020-01-31; all of them "
+                "count as missing"
+            )
     if height < FEW:
         return said
     for column in dict.fromkeys([*known, *columns]):
@@ -257,7 +277,7 @@ def _listed(columns: Sequence[str]) -> str:
     return f"column {names} has" if len(columns) == 1 else f"columns {names} have"
 
 
-def _names_rows(column: str, values: pl.Series) -> bool:
+def names_rows(column: str, values: pl.Series) -> bool:
     """Whether whole numbers look chosen to name rows, in whatever order.
 
     By their name, unless they repeat much; because so many of so few whole numbers are hardly all
@@ -266,6 +286,8 @@ def _names_rows(column: str, values: pl.Series) -> bool:
     import polars as pl
 
     texts = values.dtype == pl.String
+    if values.dtype in (pl.Date, pl.Datetime):
+        return False
     present = (decimal(values) if texts else values.cast(pl.Float64, strict=False)).drop_nulls()
     count, different = len(present), present.n_unique()
     if 2 * count < len(values) or bool((present != present.floor()).any()):

@@ -14,7 +14,14 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest, similar
 from vertizo.data.spelling import decimal, in_seconds, spelt
-from vertizo.data.tabular.column_checks import FEATURE, Advice, check_dates, check_text
+from vertizo.data.tabular.column_checks import (
+    FEATURE,
+    Advice,
+    check_text,
+    is_dates,
+    rows_in_words,
+)
+from vertizo.data.tabular.dates import WRITTEN, days
 from vertizo.data.tabular.frames import Place, row
 
 if TYPE_CHECKING:
@@ -88,11 +95,12 @@ def matrices(
     columns: Sequence[str],
     categorical: Container[str],
     numeric: Container[str] = (),
+    dates: Container[str] = (),
 ) -> tuple[list[Tensor], dict[str, tuple[str, ...]]]:
     """Columns of every frame as numbers, float64 [rows, columns], and what codes stand for.
 
     The first frame decides which columns hold text. ``categorical`` ones are categories even where
-    they hold numbers; ``numeric`` ones must hold numbers.
+    they hold numbers; ``numeric`` ones must hold numbers, and ``dates`` become days.
 
     Raises:
         DataError: names the frame and the column.
@@ -102,11 +110,14 @@ def matrices(
     for source in sources:
         for column in columns:
             source.check_has(column, None if source is sources[0] else sources[0].name)
-    check_dates(sources[0], [column for column in columns if column not in categorical])
     levels: dict[str, tuple[str, ...]] = {}
     found = [np.empty((source.frame.height, len(columns))) for source in sources]
     for place, column in enumerate(columns):
-        coded = None if column in categorical else all_numbers(sources, column)
+        coded: list[NDArray[np.float64]] | None = None
+        if column in dates:
+            coded = [all_days(sources[0], column), *(as_days(s, column)[0] for s in sources[1:])]
+        elif column not in categorical:
+            coded = all_numbers(sources, column)
         if coded is None:
             if column not in categorical:
                 check_text(sources[0], column, column in numeric)
@@ -116,6 +127,65 @@ def matrices(
         for matrix, values in zip(found, coded, strict=True):
             matrix[:, place] = values
     return [torch.from_numpy(matrix) for matrix in found], levels
+
+
+def dates_of(source: Source, columns: Sequence[str], categorical: Container[str]) -> list[str]:
+    """Columns of a training table that hold dates, and that nobody takes for categories."""
+    return [c for c in columns if c not in categorical and is_dates(source.frame[c])]
+
+
+def as_days(source: Source, column: str) -> tuple[NDArray[np.float64], list[int]]:
+    """A column of dates as days since 1970, NaN where missing, and the rows that hold none."""
+    import polars as pl
+
+    values = source.frame[column]
+    present = values if values.dtype in (pl.Date, pl.Datetime) else texts(source, column)
+    found = days(present)
+    odd = np.flatnonzero((found.is_null() & present.is_not_null()).to_numpy()).tolist()
+    return found.fill_null(float("nan")).to_numpy(), odd
+
+
+def all_days(source: Source, column: str) -> NDArray[np.float64]:
+    """The same of a training table; DataError for a value that is there and no date."""
+    found, odd = as_days(source, column)
+    if odd:
+        more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+        raise DataError(
+            f"{source.name}: column {column!r} holds {source.frame[column][odd[0]]!r} in "
+            f"{source.place(odd[0])}{more}; {WRITTEN}, {FEATURE.categorical}, or {FEATURE.without}"
+        )
+    return found
+
+
+def moments(source: Source, column: str | None) -> Tensor | None:
+    """When each row was, float64 [rows], as days or in numbers of any unit; None without a column.
+
+    Raises:
+        DataError: a value is missing, or neither a date nor a number; names its line.
+    """
+    if column is None:
+        return None
+    source.check_has(column)
+    found, odd = as_days(source, column)
+    wrong = odd[0] if odd else None
+    if wrong is not None:
+        of_dates, (found, text) = found, numbers(source, column)
+        neither = (
+            np.isnan(of_dates) & np.isnan(found) & texts(source, column).is_not_null().to_numpy()
+        )
+        wrong = None if text is None else int(neither.argmax()) if neither.any() else wrong
+    if wrong is not None:
+        raise DataError(
+            f"{source.name}: data.time is {column!r}, which holds "
+            f"{texts(source, column)[wrong]!r} in {source.place(wrong)}; {WRITTEN}, or numbers"
+        )
+    missing = np.flatnonzero(np.isnan(found)).tolist()
+    if missing:
+        raise DataError(
+            f"{source.name}: data.time is {column!r}, which is missing in {len(missing)} of "
+            f"{len(found)} rows: {rows_in_words(missing, source.place)}; leave those rows out"
+        )
+    return torch.tensor(found)
 
 
 def all_numbers(

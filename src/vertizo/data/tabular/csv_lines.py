@@ -120,6 +120,31 @@ def records(path: Path, form: CsvFormat, skip: int = 0) -> Iterator[tuple[int, l
             raise BrokenRecordError(start, error) from None
 
 
+def detected(path: Path, delimiter: str | None, encoding: Encoding | None) -> CsvFormat:
+    """How a file is written, as far as nobody says: what makes most columns of its first line.
+
+    Its encoding is UTF-8, or the only one of the others that its text has.
+    """
+    if encoding is None:
+        fit = [each for each in LANGUAGES if _decodes(path, each)]
+        encoding = fit[0] if len(fit) == 1 else "utf-8"
+    if delimiter is None:
+        width = {"": 0}
+        for each in f",{DELIMITERS}":
+            with suppress(OSError, EOFError, ValueError):
+                width[each] = len(next(records(path, CsvFormat(each, encoding)), (0, []))[1])
+        delimiter = max(width, key=width.__getitem__) or ","
+    return CsvFormat(delimiter, encoding)
+
+
+def _decodes(path: Path, encoding: Encoding) -> bool:
+    try:
+        with text_of(path, CsvFormat(encoding=encoding)) as file:
+            return all(True for _ in file)
+    except (OSError, EOFError, ValueError):
+        return False
+
+
 def header(path: Path, form: CsvFormat) -> list[str] | None:
     """The names of the columns without spaces around them; None for an empty file.
 

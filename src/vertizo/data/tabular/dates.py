@@ -8,15 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from vertizo.core.errors import DataError
-from vertizo.data.tabular.column_checks import rows_in_words
-from vertizo.data.tabular.columns import Source, numbers, texts
-
 if TYPE_CHECKING:
     import polars as pl
 
@@ -29,52 +20,15 @@ PLAIN = r"^(?P<year>\d{4})(?:-(?P<month>\d{2})|(?P<both>\d{4}))$"
 WRITTEN = "write dates as 2020-01-31, or 2020-01-31T08:30"
 
 
-def moments(source: Source, column: str | None) -> Tensor | None:
-    """When each row was, float64 [rows], as days or in numbers of any unit; None without a column.
-
-    Raises:
-        DataError: a value is missing, or neither a date nor a number; names its line.
-    """
-    if column is None:
-        return None
-    source.check_has(column)
-    found, wrong = _days(source, column)
-    if wrong is not None:
-        as_days, (found, text) = found, numbers(source, column)
-        neither = (
-            np.isnan(as_days) & np.isnan(found) & texts(source, column).is_not_null().to_numpy()
-        )
-        wrong = None if text is None else int(neither.argmax()) if neither.any() else wrong
-    if wrong is not None:
-        raise DataError(
-            f"{source.name}: data.time is {column!r}, which holds "
-            f"{texts(source, column)[wrong]!r} in {source.place(wrong)}; {WRITTEN}, or numbers"
-        )
-    missing = np.flatnonzero(np.isnan(found)).tolist()
-    if missing:
-        raise DataError(
-            f"{source.name}: data.time is {column!r}, which is missing in {len(missing)} of "
-            f"{len(found)} rows: {rows_in_words(missing, source.place)}; leave those rows out"
-        )
-    return torch.tensor(found)
-
-
-def _days(source: Source, column: str) -> tuple[NDArray[np.float64], int | None]:
-    """Days, NaN where missing, and the first row that holds no date."""
+def days(values: pl.Series) -> pl.Series:
+    """Days of dates, or of texts; null where missing, and for what is no date."""
     import polars as pl
 
-    values = source.frame[column]
     if values.dtype == pl.Date:
-        found = values.cast(pl.Int32).cast(pl.Float64)
-    elif values.dtype == pl.Datetime:
-        found = values.dt.replace_time_zone(None).dt.timestamp("us") / 86_400e6
-    else:
-        found = _parsed(texts(source, column))
-    wrong = np.flatnonzero((found.is_null() & values.is_not_null()).to_numpy())
-    if values.dtype.is_float():
-        wrong = wrong[~values.is_nan().fill_null(False).to_numpy()[wrong]]
-    array = found.fill_null(float("nan")).to_numpy()
-    return array, int(wrong[0]) if len(wrong) else None
+        return values.cast(pl.Int32).cast(pl.Float64)
+    if values.dtype == pl.Datetime:
+        return values.dt.replace_time_zone(None).dt.timestamp("us") / 86_400e6
+    return _parsed(values)
 
 
 def _parsed(values: pl.Series) -> pl.Series:

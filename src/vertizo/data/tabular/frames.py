@@ -54,8 +54,13 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
     return read_as_written(path, form)[0]
 
 
-def read_as_written(path: Path, form: CsvFormat = UTF8) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """As of `read`; and the same rows with their texts letter for letter, as the file has them."""
+def read_as_written(
+    path: Path, form: CsvFormat = UTF8, *, may_be_empty: bool = False
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """As of `read`; and the same rows with their texts letter for letter, as the file has them.
+
+    A table that ``may_be_empty`` has columns, and perhaps no rows.
+    """
     if not path.is_file():
         if path.is_dir():
             raise DataError(f"{path} is a folder, not a file")
@@ -66,9 +71,9 @@ def read_as_written(path: Path, form: CsvFormat = UTF8) -> tuple[pl.DataFrame, p
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if excel.is_workbook(path):
-        return _cleaned(_sheet(path), path)
+        return _cleaned(_sheet(path), path, may_be_empty)
     if not is_parquet(path):
-        return _cleaned(_csv(path, form), path)
+        return _cleaned(_csv(path, form), path, may_be_empty)
     import polars as pl
 
     try:
@@ -76,7 +81,7 @@ def read_as_written(path: Path, form: CsvFormat = UTF8) -> tuple[pl.DataFrame, p
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {first_line(error)}") from None
-    return (found := _filled(frame, path)), found
+    return (found := _filled(frame, path, may_be_empty)), found
 
 
 def is_parquet(path: Path) -> bool:
@@ -128,7 +133,9 @@ def _csv(
     return frame
 
 
-def _cleaned(written: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _cleaned(
+    written: pl.DataFrame, path: Path, may_be_empty: bool = False
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Texts without spaces around them, null where missing; and as written. No blank rows."""
     import polars as pl
 
@@ -138,7 +145,7 @@ def _cleaned(written: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, pl.DataFr
     )
     # Blank lines, as at the end of the files of the Adult data set, are no records.
     there = frame.select(~pl.all_horizontal(pl.all().is_null())).to_series()
-    return _filled(frame.filter(there), path), written.filter(there)
+    return _filled(frame.filter(there), path, may_be_empty), written.filter(there)
 
 
 def _sheet(path: Path) -> pl.DataFrame:
@@ -203,10 +210,10 @@ def line_of(path: Path, form: CsvFormat, index: int) -> int:
         return 0
 
 
-def _filled(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+def _filled(frame: pl.DataFrame, path: Path, may_be_empty: bool) -> pl.DataFrame:
     if not frame.width:
         raise DataError(f"{path} has no columns")
-    if not frame.height:
+    if not frame.height and not may_be_empty:
         raise DataError(f"{path} has no rows, only the columns {', '.join(frame.columns[:20])}")
     return frame
 

@@ -8,7 +8,7 @@ by itself: over a network everybody keeps their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ from vertizo.core.errors import DataError
 from vertizo.core.options import Options
 from vertizo.data.labels import regression
 from vertizo.data.tabular.column_checks import unknown
-from vertizo.data.tabular.columns import Source, codes, numbers, texts
+from vertizo.data.tabular.columns import Source, as_days, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, respelt, validated
 from vertizo.models.losses import (
@@ -46,6 +46,7 @@ def raw_matrix(
     frame: pl.DataFrame,
     columns: Sequence[str],
     levels: Mapping[str, tuple[str, ...]],
+    dates: Collection[str] = (),
     *,
     name: str = "the table",
     place: Place = row,
@@ -54,6 +55,7 @@ def raw_matrix(
 
     The frame may have other columns as well, and in another order. ``levels`` has for a column of
     categories what its codes stand for; missing and unknown are both NaN, which becomes code 0.
+    ``dates`` become days; what is none is missing.
 
     Raises:
         DataError: a column is missing, or holds text in place of numbers; names it.
@@ -62,10 +64,12 @@ def raw_matrix(
     matrix = np.empty((frame.height, len(columns)))
     for position, column in enumerate(columns):
         source.check_has(column)
-        coded = column in levels
-        matrix[:, position] = (
-            codes(texts(source, column), levels[column]) if coded else _numbers(source, column)
-        )
+        if column in levels:
+            matrix[:, position] = codes(texts(source, column), levels[column])
+        elif column in dates:
+            matrix[:, position] = as_days(source, column)[0]
+        else:
+            matrix[:, position] = _numbers(source, column)
     return matrix
 
 
@@ -113,15 +117,20 @@ class Preparation:
     ) -> dict[str, Tensor]:
         """Each party's features of new records, float32 [records, width]; as of `raw_matrix`."""
         return {
-            party: own(raw_matrix(frame, own.columns, own.levels, name=name, place=place))
+            party: own(
+                raw_matrix(frame, own.columns, own.levels, own.dates, name=name, place=place)
+            )
             for party, own in self.parties.items()
         }
 
     def unknown(self, frame: pl.DataFrame, *, name: str = "the table") -> list[str]:
         """A line for each column of new records that tells less than in training."""
         source = Source(name, frame)
-        found = (unknown(source, own.levels, own.columns) for own in self.parties.values())
-        return [line for each in found for line in each.values()]
+        return [
+            line
+            for own in self.parties.values()
+            for line in unknown(source, own.levels, own.columns, own.dates).values()
+        ]
 
     def labels(
         self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row

@@ -1,8 +1,11 @@
 """How one party makes numbers for a model of its own raw columns.
 
 The result's first columns hold categories as codes: 0 for a missing, rare or unknown one, 1 and up
-for the others, in the order of their names. The numbers follow, centred and scaled, and then a
-column of 0 and 1 for each column of numbers that has missing values in training.
+for the others, in the order of their names. The numbers follow, centred and scaled, then a
+column of 0 and 1 for each column of numbers that has missing values in training. A date is a number
+of days, and last come its places in the year and the week, and in the day where there are times:
+each as sine and cosine, so that December is next to January, and Sunday to Monday; 0 where the date
+is missing. No statistic scales these.
 
 What is fitted (medians, means, standard deviations, which categories occur) comes from this party's
 own training rows and nothing else. Where the features themselves must stay private even that is too
@@ -12,7 +15,7 @@ much; bounds and lists of categories that are known without the data take its pl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -35,6 +38,9 @@ ALIKE = 1e-7
 """Numbers whose standard deviation is less than that, relative to the largest, differ little."""
 EQUAL = 1e-15
 """And from there on by float64's rounding alone."""
+
+PERIODS: tuple[float, ...] = (365.2425, 7.0, 1.0)
+"""Of dates, in days: a year, a week, and a day, where there are times."""
 
 Matrix = NDArray[np.float64]
 Bounds = Mapping[str, Sequence[float]]
@@ -65,11 +71,16 @@ class Categories(Options):
         return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
 
 
-class Bounded(Options):
+class _Number(Options):
+    name: str
+    periods: tuple[PositiveFloat, ...] | None = None
+    """Of dates, which are days since 1970: how many days it takes until what repeats does."""
+
+
+class Bounded(_Number):
     """A column of numbers that is scaled by public bounds."""
 
     kind: Literal["bounded"] = "bounded"
-    name: str
     low: float
     high: float
 
@@ -80,11 +91,10 @@ class Bounded(Options):
         return self
 
 
-class Fitted(Options):
+class Fitted(_Number):
     """A column of numbers that is scaled by statistics of the training rows."""
 
     kind: Literal["fitted"] = "fitted"
-    name: str
     median: float
     """Stands for a missing value."""
     mean: float
@@ -124,6 +134,7 @@ class Preprocessing:
             value becomes 0. Such a column has no indicator, since whether one is needed is itself
             a fact about the records.
         categories: column of categories → the public list of them.
+        dates: columns of days since 1970.
     """
 
     def __init__(
@@ -133,6 +144,7 @@ class Preprocessing:
         levels: Mapping[str, tuple[str, ...]],
         ranges: Bounds,
         categories: Lists,
+        dates: Collection[str] = (),
     ) -> None:
         free = [i for i, name in enumerate(columns) if name not in levels and name not in ranges]
         numbers = _fit_numbers(train[:, free], [columns[index] for index in free])
@@ -146,9 +158,23 @@ class Preprocessing:
                     found = _seen(train[:, index], levels[name])
                 kept.append(Categories(name=name, names=found, public=public is not None))
             elif name in ranges:
-                kept.append(Bounded(name=name, low=ranges[name][0], high=ranges[name][1]))
+                low, high = ranges[name]
+                periods = PERIODS if name in dates else None
+                kept.append(Bounded(name=name, low=low, high=high, periods=periods))
+                days = train[:, index]
+                if name in dates and not ((low <= days) & (days <= high)).any():
+                    raise ConfigError(
+                        f"data.ranges.{name} is [{low:g}, {high:g}], days since 1970, and no date "
+                        "of the training records is within; write dates, as [2015-01-01, "
+                        "2025-12-31]"
+                    )
             else:
-                kept.append(next(numbers))
+                fitted = next(numbers)
+                if name in dates:
+                    has_times = bool((train[:, index] % 1 > 0).any())
+                    periods = PERIODS if has_times else PERIODS[:2]
+                    fitted = fitted.model_copy(update={"periods": periods})
+                kept.append(fitted)
         self._use(kept, levels)
 
     @classmethod
@@ -166,7 +192,8 @@ class Preprocessing:
 
     def state(self) -> dict[str, Any]:
         """What was fitted or is public, as plain values for JSON, column by column."""
-        return {"columns": [column.model_dump(mode="json") for column in self._kept]}
+        dumped = (column.model_dump(mode="json", exclude_none=True) for column in self._kept)
+        return {"columns": [*dumped]}
 
     def changed(self, now: Preprocessing) -> str | None:
         """What columns a table has other than when this was fitted, in words; None if none."""
@@ -202,13 +229,21 @@ class Preprocessing:
         self._low, self._high = np.array(bounded, float).reshape(-1, 2).T
         self._median, self._mean, self._scale = np.array(fitted, float).reshape(-1, 3).T
         self._missing = np.array([c.indicator for c in kept if isinstance(c, Fitted)], bool)
+        self._repeats = [
+            (index, np.array(column.periods))
+            for index, column in enumerate(kept)
+            if isinstance(column, _Number) and column.periods is not None
+        ]
+        self.dates = tuple(self.columns[index] for index, _ in self._repeats)
+        """Raw columns that are days since 1970."""
         self.fitted = bool(fitted) or any(not column.public for _, column in coded)
         """Whether anything comes from the training rows."""
 
     @property
     def width(self) -> int:
         """Columns of the result."""
-        return len(self.columns) + int(self._missing.sum())
+        repeats = sum(2 * len(periods) for _, periods in self._repeats)
+        return len(self.columns) + int(self._missing.sum()) + repeats
 
     @property
     def places(self) -> dict[str, list[int]]:
@@ -216,8 +251,9 @@ class Preprocessing:
         coded = [column.name for column in self._kept if isinstance(column, Categories)]
         numbers = [self._kept[index] for index in self._numbers]
         absent = [each.name for each in numbers if isinstance(each, Fitted) and each.indicator]
+        turns = [self.columns[at] for at, periods in self._repeats for _ in range(2 * len(periods))]
         found: dict[str, list[int]] = {name: [] for name in self.columns}
-        for place, name in enumerate([*coded, *(each.name for each in numbers), *absent]):
+        for place, name in enumerate([*coded, *(each.name for each in numbers), *absent, *turns]):
             found[name].append(place)
         return found
 
@@ -238,6 +274,9 @@ class Preprocessing:
         standard = (np.where(absent, self._median, free) - self._mean) / self._scale
         scaled[:, ~self._bounded] = standard.clip(-FARTHEST, FARTHEST)
         parts = [codes, scaled, absent[:, self._missing]]
+        for index, periods in self._repeats:
+            angle = values[:, index, None] % periods / periods * (2 * np.pi)
+            parts += [np.nan_to_num(turn(angle), nan=0.0) for turn in (np.sin, np.cos)]
         return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
 
 

@@ -20,9 +20,16 @@ from vertizo.data.pooled import Pooled
 from vertizo.data.spelling import names
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes, unknown
-from vertizo.data.tabular.columns import Source, check_known, in_order, matrices, texts
+from vertizo.data.tabular.columns import (
+    Source,
+    check_known,
+    dates_of,
+    in_order,
+    matrices,
+    moments,
+    texts,
+)
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.dates import moments
 from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Regression
 
@@ -145,7 +152,8 @@ def pool(
         raise DataError(f"{train.name} has 1 row; it takes one to train on and one to test on")
     sources = [train] if test is None else [train, test]
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
-    features, levels = matrices(sources, columns, forced, options.ranges)
+    dates = dates_of(train, columns, forced)
+    features, levels = matrices(sources, columns, forced, options.ranges, dates)
     remarks = notes(train, columns, levels, options.id, forced)
     for column in dict.fromkeys(filter(None, (options.id, options.person))):
         remarks += identifier_remarks(train.frame, column, train.name)
@@ -156,7 +164,7 @@ def pool(
         }
         public = {c: names(own, f"data.categories.{c}") for c, own in options.categories.items()}
         known = {column: public.get(column, seen[column]) for column in levels}
-        remarks += unknown(test, known, columns).values()
+        remarks += unknown(test, known, columns, dates).values()
     bounds = options.label_range
     learned, labels, class_names = labels_of(sources, label, task, classes, bounds)
     if isinstance(label, str) and (task is None or class_names is not None):
@@ -183,6 +191,7 @@ def pool(
         columns=tuple(columns),
         groups=groups if groups is None else left,
         levels=levels,
+        dates=tuple(dates),
         class_names=class_names,
         notes=tuple(remarks),
         kept=rows,

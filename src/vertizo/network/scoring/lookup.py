@@ -50,8 +50,9 @@ class Lookup:
             return [], torch.empty(0, self._prepare.width)
 
         def prepared(some: slice) -> Tensor:
-            columns, levels = self._prepare.columns, self._prepare.levels
-            return self._prepare(raw_matrix(frame[some], columns, levels, name=self._table.name))
+            own = self._prepare
+            known = own.columns, own.levels, own.dates
+            return own(raw_matrix(frame[some], *known, name=self._table.name))
 
         try:
             found = prepared(slice(None))
@@ -72,8 +73,8 @@ class Lookup:
 
     def _note(self, frame: pl.DataFrame) -> None:
         """Tell people once of each column that tells less than in training."""
-        prepare = self._prepare
-        found = unknown(Source(self._table.name, frame), prepare.levels, prepare.columns)
+        own = self._prepare
+        found = unknown(Source(self._table.name, frame), own.levels, own.columns, own.dates)
         for column in found.keys() - self._noted:
             self._noted.add(column)
             self._notice(f"note: {found[column]}")

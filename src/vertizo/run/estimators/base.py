@@ -25,6 +25,7 @@ from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.core.names import Head
 from vertizo.data.prepare import prepare_frame
 from vertizo.data.tabular.prepared import Preparation
+from vertizo.methods.base import Method
 from vertizo.run import live
 from vertizo.run.build_privacy import record_choice
 from vertizo.run.estimators import inputs, saved, settings
@@ -78,7 +79,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     parties: Mapping[str, Sequence[str | int]] | None = None
     _: KW_ONLY
-    method: str | Mapping[str, Any] = "auto"
+    method: str | Mapping[str, Any] | Method = "auto"
     privacy: Privacy | Mapping[str, Any] | None = None
     label_holder: str | None = None
     epochs: int | None = None
@@ -107,6 +108,36 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _check_public(self) -> None:
         """Refuse parameters that leave to y what has to be public under a guarantee."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All parameters; ``deep`` ones are also those of sections, as ``method__smoothing``."""
+        found: dict[str, Any] = super().get_params(deep)
+        for section in settings.SECTIONS if deep else ():
+            given = settings.options(section, getattr(self, section))
+            found |= {f"{section}__{name}": value for name, value in given.items()}
+        return found
+
+    @value_errors()
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, and those of sections: ``method__smoothing=0.01``, as grids do.
+
+        Raises:
+            ValueError: there is no such parameter; names those that there are.
+        """
+        nested: dict[str, dict[str, Any]] = {section: {} for section in settings.SECTIONS}
+        own = {}
+        for key, value in params.items():
+            section, _, name = key.partition("__")
+            if name and section in nested:
+                nested[section][name] = value
+            else:
+                own[key] = value
+        super().set_params(**own)
+        for section, changes in nested.items():
+            if changes:
+                now = settings.changed(section, getattr(self, section), changes)
+                setattr(self, section, now)
+        return self
 
     @value_errors()
     def fit(

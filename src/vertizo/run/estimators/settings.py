@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.options import Options
 from vertizo.data.splits import nearest
+from vertizo.methods.choice import METHODS
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.experiment import Experiment
 from vertizo.run.ledger_session import budget_for, set_apart
@@ -39,7 +42,12 @@ KEYS = {
 
 
 def plain(value: Any) -> Any:
-    """NumPy's numbers and arrays, and tuples, as Python's own numbers and lists."""
+    """NumPy's numbers and arrays, tuples and options, as Python's own numbers, lists and dicts."""
+    if isinstance(value, Options):
+        return {
+            "name": getattr(value, "name", ""),
+            **value.model_dump(mode="json", exclude_unset=True),
+        }
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
@@ -47,6 +55,54 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)) or (hasattr(value, "tolist") and np.ndim(value) == 1):
         return [plain(item) for item in value]
     return value
+
+
+SECTIONS = ("method", "privacy")
+"""Parameters with parameters of their own, ``method__smoothing``; None is one that is chosen."""
+
+
+def options(section: str, value: Any) -> dict[str, Any]:
+    """What is given in a section, and None for its other options; of what is none, nothing.
+
+    >>> options("method", "split")
+    {'name': 'split'}
+    """
+    given = _given(value)
+    if section == "method":
+        name = given.get("name", "dpzv")
+        known = METHODS[name].model_fields if isinstance(name, str) and name in METHODS else {}
+    else:
+        known = given if isinstance(value, Privacy) else PrivacyConfig.model_fields
+    return {**dict.fromkeys(known), **given}
+
+
+def changed(section: str, value: Any, changes: Mapping[str, Any]) -> Any:
+    """A section with other options, of which None takes one away.
+
+    Raises:
+        ConfigError: the section has no such option, in scikit-learn's words.
+    """
+    given = _given(value)
+    wanted = {name: each for name, each in {**given, **changes}.items() if each is not None}
+    known = options(section, value)
+    if section == "method":
+        known = METHODS.find(wanted.get("name", "dpzv"), "method.name").model_fields
+    for name in (*wanted, *changes):
+        if name not in known:
+            raise ConfigError(
+                f"Invalid parameter {f'{section}__{name}'!r}{nearest(name, [*known]) or '.'} Valid "
+                f"parameters are: {[f'{section}__{each}' for each in known]!r}."
+            )
+    if isinstance(value, Privacy):
+        return replace(value, **changes)
+    return value if wanted == given else wanted
+
+
+def _given(value: Any) -> dict[str, Any]:
+    """What a section was given as a name, a mapping or an object."""
+    value = vars(value) if isinstance(value, Privacy) else plain(value)
+    value = {"name": value} if isinstance(value, str) else value
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def tree_of(parameters: Mapping[str, Any], config: Any, own: Mapping[str, Any]) -> Tree:

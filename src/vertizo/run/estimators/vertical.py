@@ -29,9 +29,10 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
     Args:
         parties: party → its columns, by name or position; columns that nobody holds are not used.
             None cuts the columns into two halves.
-        method: name of the method, as in `vertizo list methods`, or a mapping with its options.
-            auto tries some on validation records, or on folds of few records, and takes the best;
-            with ``privacy``, what `vertizo privacy plan` advises.
+        method: name of the method, as in `vertizo list methods`, a mapping with its options, or an
+            object of its class. auto tries some on validation records, or on folds of few records,
+            and takes the best; with ``privacy``, what `vertizo privacy plan` advises. Grids reach
+            options as ``method__smoothing``, and those of privacy as ``privacy__epsilon``.
         privacy: what is to be guaranteed; None for no guarantee.
         label_holder: the party that holds the labels; its columns enter the server model. None:
             a label holder without columns of its own.
