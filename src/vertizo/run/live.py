@@ -28,8 +28,8 @@ def bar(label: str, console: Console) -> Iterator[Show]:
         yield _in_a_notebook(label)
         return
     if not console.is_terminal:
-        line = Minutely(console)
-        yield lambda at: line(at.round / max(1, at.total), f"{label}: {figures(at)}")
+        log = Minutely(console)
+        yield lambda at: log(at.round / max(1, at.total), f"{label}: {figures(at)}")
         return
     bar = Bar(
         TextColumn("{task.description}"),
