@@ -185,7 +185,7 @@ def test_the_verdict_counts_the_seeds_in_which_training_the_clients_paid() -> No
     worse = row("dpzv", "test_accuracy", [0.6, 0.6], frozen=[0.7, 0.7])
     first, second = verdict([worse, best])
     assert first == "vafl: highest test accuracy 85.00 ± 7.07 %"
-    assert "the best is random updates: test accuracy 65.00 ± 7.07 %, vafl is better in 2" in second
+    assert "the best is random updates: test accuracy 65.00 ± 7.07 %; vafl is better in 2" in second
     assert "has not paid" in (paid(worse) or "")
     assert "is not shown" in (paid(row("a", "test_auc", [0.9, 0.5], frozen=[0.8, 0.55])) or "")
     low = row("b", "test_rmse", [1.0, 1.0], frozen=[2.0, 2.0])

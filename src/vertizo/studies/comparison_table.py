@@ -54,6 +54,8 @@ def paid(row: Row) -> str | None:
 
     One seed is held against the interval of its test records, several are counted.
     """
+    if not any(row.figures(key) for key, *_ in QUALITY):
+        return None
     key, name, scale = _main([row])
     if (control := _rival(row, key)) is None:
         return None
@@ -64,12 +66,12 @@ def paid(row: Row) -> str | None:
     sign = 1 if key in RISING else -1
     pairs = list(zip(own, other, strict=False))
     ahead = sum(sign * a > sign * b for a, b in pairs)
-    words = f"the best is {CONTROLS[control]}: {_told(name, _figure(row, key, scale, control))}, "
+    words = f"the best is {CONTROLS[control]}: {_told(name, _figure(row, key, scale, control))}"
     if not ahead:
-        return f"{words}better in every seed; training the clients has not paid"
+        return f"{words}, better in every seed; training the clients has not paid"
     seeds = f"{row.label} is better in {ahead} of {len(pairs)} seeds"
     shown = "" if ahead == len(pairs) else "; that training the clients pays is not shown"
-    return f"{words}{seeds}{shown}"
+    return f"{words}; {seeds}{shown}"
 
 
 def verdict(found: Sequence[Row]) -> list[str]:
