@@ -267,4 +267,4 @@ def test_the_command_prints_a_table_for_people(capsys, monkeypatch):
     said = capsys.readouterr().out
     for words in ("published noise", "exact plan", "raw-label server", "7.294", "no bound"):
         assert words in said
-    assert "following the protocol" in said
+    assert "replies ≤" in said

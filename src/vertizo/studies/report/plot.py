@@ -100,11 +100,8 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         ]
         return Stroke(place, _path(path), band, marks, readings)
 
-    outside = {
-        (round(100 * p.at[axis.key] / right, 1), p.mean > high)
-        for p in every
-        if not low <= p.mean <= high
-    }
+    first = [next((p for p in points if not low <= p.mean <= high), None) for _, points in lines]
+    outside = {(round(100 * p.at[axis.key] / right, 1), p.mean > high) for p in first if p}
     scale, least = measure.scale, 1.0 if axis.key == "round" else 0.0
     return Plot(
         measure=measure,
@@ -137,12 +134,15 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 def _limits(lines: Sequence[Sequence[Point]], measure: Measure, axis: Axis) -> tuple[float, float]:
     """The vertical range: means and bands, and a little air.
 
-    Where the first point of lines, before any training, would take half of the height or more, the
-    others decide.
+    Where the first point and the first twentieth of the axis would take half of the height or more,
+    the later points decide.
     """
     low, high = _range(lines)
     if axis.key != "share" and not measure.from_zero:
-        later = _range([points[1:] or points for points in lines])
+        begun = max(p.at[axis.key] for points in lines for p in points) / 20
+        later = _range(
+            [[p for p in points[1:] if p.at[axis.key] >= begun] or points for points in lines]
+        )
         if 0 < 2 * (later[1] - later[0]) < high - low:
             low, high = later
     if measure.unit == "%" or measure.name.endswith(("AUC", "precision")):  # shares
