@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -13,11 +14,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import Refuses, Vertizo
 from tests.methods.test_reported import OWN
 from tests.waiting import until
 
-from vertizo.cli.console import parts, print_table
+from vertizo.cli.console import grid, parts, print_table, say
+from vertizo.cli.studies import _bar
+from vertizo.studies.comparison import Standing
+
+
+def table(out: str) -> list[str]:
+    """Lines that a table drew."""
+    return [line for line in out.splitlines() if line[:1] in set("┏┃┡│└├")]
 
 
 @pytest.mark.full
@@ -25,9 +34,14 @@ def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     result = vertizo("compare", "--methods", "vafl,split", *tiny, "--out", "both")
     assert (result.code, result.err) == (0, "")
     assert "digits, 4 clients, 1 seed" in result.out
-    for words in ("vafl", "split", "test accuracy", "frozen clients", "random updates", "bytes to"):
+    assert result.out.count("┏") == 1, "one table"
+    assert max(map(len, table(result.out))) <= 80
+    for words in ("vafl", "split", "accuracy %", "best control", "its controls: ", "none"):
         assert words in result.out
-    assert "frozen, label-free, raw head, ε = 0" in result.out
+    command = ("compare", "--methods", "vafl,split", *tiny, "--out", "both", "--details")
+    detailed = vertizo(*command).out
+    for words in ("frozen", "random", "bytes to", "label-free,", "peak MiB"):
+        assert words in detailed
     found = json.loads(Path("both/comparison.json").read_text())
     accuracy = found["methods"]["vafl"]["test_accuracy"]
     assert f"{100 * accuracy[0]:.2f}" in result.out
@@ -97,6 +111,52 @@ def test_a_folder_that_holds_a_run_is_refused(refuses: Refuses, here: Path) -> N
     compare = ["compare", "--methods", "vafl"]
     for command in (compare, ["worth"], ["reproduce", "dpzv-figure6"]):
         refuses.row(command[0], ["run holds a run; name another"], *command, "--out", "run")
+
+
+def test_a_table_breaks_lines_between_words_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headings = ["server", "test accuracy %", "privacy"]
+    rows = [["poisson-dp-sgd server", "85.10 ± 0.98", "simulated: ε 2, δ 1e-05"]]
+    for width in (60, 54, 50, 46):
+        drawn = grid(headings, rows, width=width)
+        Console(width=200).print(drawn)
+        out = capsys.readouterr().out
+        assert max(map(len, table(out))) <= width
+        assert all(word in out for word in ("poisson-dp-sgd", "85.10 ± 0.98", "ε 2,", "simulated:"))
+    many = [*headings, *(f"figure {number}" for number in range(9))]
+    lines = [[*rows[0], *(str(number) for number in range(9))]]
+    print_table(many, lines, "what fits", whole=False)
+    out = capsys.readouterr().out
+    assert "simulated:" in out
+    assert "(continued)" not in out
+    monkeypatch.delenv("COLUMNS")  # in a file, lines are as long as need be
+    print_table(many, lines, "everything")
+    out = capsys.readouterr().out
+    assert "figure 8" in out
+    assert "(continued)" not in out
+
+
+def test_a_terminal_gets_lines_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["a long line of several words", "a/path/that/is/longer/than/the/terminal/is"]
+    for terminal in (True, False):
+        out = io.StringIO()
+        say(words, Console(file=out, width=20, force_terminal=terminal, color_system=None))
+        said = out.getvalue().splitlines()
+        assert said[-1] == words[1]
+        assert said[:-1] == (["a long line of", "several words"] if terminal else words[:1])
+
+
+def test_a_log_gets_a_line_a_minute_about_what_finished_last() -> None:
+    out, now = io.StringIO(), [0.0]
+    console = Console(file=out, get_time=lambda: now[0])
+    latest = " · vafl, seed 1, frozen clients: test accuracy 61.28 %"
+    with _bar("compare", "runs", console) as show:
+        assert show is not None
+        for now[0], finished in ((0.5, 0), (30, 1), (60.5, 2), (100, 3)):
+            show(Standing(finished, 8, finished / 8, latest=latest))
+    line = f"compare: 2 of 8 runs{latest} · 25% · about 0:03:00 left\n"
+    assert out.getvalue() == line
 
 
 def test_what_does_not_fit_side_by_side_is_continued_below(

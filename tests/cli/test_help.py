@@ -12,9 +12,11 @@ import pytest
 from tests.cli.conftest import Vertizo
 
 import vertizo as package
+from vertizo.cli import list as listing
 from vertizo.cli.main import LazyGroup, program
 from vertizo.config import schema
 from vertizo.data.datasets.catalog import CATALOG
+from vertizo.methods.choice import METHODS
 from vertizo.privacy.options import MECHANISMS
 from vertizo.run.tracking import TRACKERS
 
@@ -198,3 +200,13 @@ def test_all_that_the_configuration_knows_is_listed(vertizo: Vertizo) -> None:
         assert len(known) >= 3
         for name in known:
             assert name.strip("'") in out
+
+
+def test_every_method_is_told_in_plain_words(vertizo: Vertizo) -> None:
+    """What goes up, what comes back, when to take it; after what an embedding is."""
+    assert set(listing.METHODS) == set(METHODS)
+    out = vertizo("list", "methods").out
+    assert out.index("embedding") < out.index("dpzv") < out.index("label-statistic")
+    for riddle in ("zeroth-order clients", "First-order", "``", "Σ"):
+        assert riddle not in out
+    assert all("For " in words or "like one model" in words for words in listing.METHODS.values())

@@ -57,7 +57,7 @@ def test_without_a_configuration_a_new_folder_is_made_each_time(
 @pytest.mark.full
 def test_the_closing_table_and_a_folder_as_it_is(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     for name in ("run [bold]", "run[/x]", "[red]run", "a b"):
-        result = vertizo("train", *tiny, "--out", name)
+        result = vertizo("train", *tiny, "--details", "--out", name)
         assert result.code == 0
         assert f"run folder: {name}\n" in result.out
     summary = json.loads(Path(name, "summary.json").read_text())
@@ -148,8 +148,11 @@ def test_controls_stand_beside_the_run_and_can_be_added_later(
 
     result = vertizo("train", *tiny, "--controls", "--out", "both")
     assert (result.code, result.err) == (0, "")
-    assert "frozen clients" in result.out
-    assert "random updates" in result.out
+    assert result.out.count("┏") == 1, "one table"
+    for words in ("frozen", "random", "label-free,", "bytes up", "privacy"):
+        assert words in result.out
+    assert "balanced" not in result.out
+    assert "balanced" in vertizo("train", "--resume", "both", "--details").out
     assert "ε = 0" in result.out
     assert re.search("^controls: .*test accuracy .* the run's ", result.out, re.MULTILINE)
     check(here / "both")

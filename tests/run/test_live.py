@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: a bar on a terminal, HTML in a notebook, nothing in a file."""
+"""What is shown while a run goes on: a bar on a terminal, HTML in a notebook, lines in a log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ HERE = Progress(
 )
 
 
-def test_nothing_where_nobody_looks() -> None:
-    out = io.StringIO()
-    with live.bar("dpzv", Console(file=out)) as show:
-        assert show is None
-    assert not out.getvalue()
+def test_a_log_gets_a_line_a_minute() -> None:
+    """What was done before the first call, by a resumed run, is not timed."""
+    out, now = io.StringIO(), [0.0]
+    with live.bar("dpzv", Console(file=out, get_time=lambda: now[0])) as show:
+        for now[0], rounds in ((1, 20), (59, 25), (61, 30), (62, 31), (120, 70), (121, 120)):
+            show(Progress(**{**vars(HERE), "round": rounds}))
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("dpzv: 30 of 120 rounds · 15/s · loss 0.500 · acc 75.0 % · ")
+    assert first.endswith(" · 25% · about 0:09:00 left")
+    assert second.endswith(" · 100% · about 0:00:00 left")
 
 
 def test_a_terminal_sees_a_bar_and_a_line() -> None:

@@ -16,7 +16,8 @@ from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies import comparison
-from vertizo.studies.comparison import bytes_to, lines, mean_and_spread, rows
+from vertizo.studies.comparison import Row, bytes_to, mean_and_spread, rows
+from vertizo.studies.comparison_table import brief, lines, paid, verdict
 from vertizo.studies.engines import Processes
 
 pytestmark = pytest.mark.full
@@ -155,8 +156,11 @@ def test_the_table_has_epsilon_the_label_advantage_and_what_costs_nothing(tmp_pa
     table = {name: cells for name, *cells in lines(made)}
     assert table["label advantage"] == ["0.107", "-"]
     assert table["privacy"] == ["simulated: ε 1, δ 1e-05", "none"]
+    headings, *each = brief(made)
+    assert [line[headings.index("simulated ε")] for line in each] == ["1", "none"]
+    assert [line[2] for line in each] == table["frozen, label-free, raw head, ε = 0"]
     accuracies = [100 * summaries[runs[place]]["raw_head"]["test_accuracy"] for place in (1, 3)]
-    said = table["  frozen, label-free, raw head, ε = 0"]
+    said = table["frozen, label-free, raw head, ε = 0"]
     assert [float(each) for each in said] == pytest.approx(accuracies, abs=0.01)
     found = made[0].as_dict()
     assert (found["epsilon"], found["delta"]) == (pytest.approx(1), 1e-5)
@@ -168,6 +172,25 @@ def test_the_same_data_and_first_parameters_for_every_method(tmp_path: Path) -> 
     runs = comparison.plan(configs("vafl", "cascaded"), 1, tmp_path, controls=CONTROLS)
     frozen = [Experiment(run.config).run().summary for run in runs if run.control == "frozen"]
     assert frozen[0]["test_loss"] == pytest.approx(frozen[1]["test_loss"], rel=1e-5)
+
+
+def test_the_verdict_counts_the_seeds_in_which_training_the_clients_paid() -> None:
+    """The best method by its mean, held against the best of its controls in every seed."""
+
+    def row(label: str, key: str, own: list[float], **controls: list[float]) -> Row:
+        each = {"none": own, **controls}
+        return Row(label, {kind: [{key: v} for v in given] for kind, given in each.items()}, {})
+
+    best = row("vafl", "test_accuracy", [0.9, 0.8], frozen=[0.5, 0.6], random=[0.7, 0.6])
+    worse = row("dpzv", "test_accuracy", [0.6, 0.6], frozen=[0.7, 0.7])
+    first, second = verdict([worse, best])
+    assert first == "vafl: highest test accuracy 85.00 ± 7.07 %"
+    assert "the best is random updates: test accuracy 65.00 ± 7.07 %; vafl is better in 2" in second
+    assert "has not paid" in (paid(worse) or "")
+    assert "is not shown" in (paid(row("a", "test_auc", [0.9, 0.5], frozen=[0.8, 0.55])) or "")
+    low = row("b", "test_rmse", [1.0, 1.0], frozen=[2.0, 2.0])
+    assert (paid(low) or "").endswith("b is better in 2 of 2 seeds")
+    assert verdict([row("c", "test_rmse", [1.0])]) == ["c: test RMSE 1.0000"]
 
 
 KILLED = """

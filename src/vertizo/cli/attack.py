@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from vertizo.cli.console import command_line, counted, grid, live_bar, print_table, say
+from vertizo.cli.console import command_line, counted, grid, live_bar, print_table, room, say, show
 from vertizo.cli.options import (
     AsJson,
     argument,
@@ -161,7 +161,7 @@ def _bar(total: int) -> AbstractContextManager[Callable[[], None] | None]:
     def words() -> tuple[float, str]:
         return (made := next(done)) / total, f"{made} of {total} trials"
 
-    return live_bar(Console(stderr=True), "trials", words)
+    return live_bar(Console(stderr=True), "trials", words, "attack")
 
 
 def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: bool) -> None:
@@ -178,10 +178,8 @@ def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: 
         (one,) = found
         headings, *rows = of_one(one)
         noise = ", noise on replies" if one.noise else ""
-        table = grid(headings, rows, f"{one.attack} on {one.method}{noise}, {each}")
-        for column in table.columns[:2]:
-            column.no_wrap, column.justify = False, "left"
-        Console().print(table)
+        title = f"{one.attack} on {one.method}{noise}, {each}"
+        show(grid(headings, rows, title, room(), words=2))
         notes = [f"adversary: {ATTACKS[one.attack].adversary}; {ATTACKS[one.attack].paper}"]
         if "at most" in headings:
             notes.append("at most: what the run's guarantee for labels allows on average")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,7 +19,7 @@ from rich.text import Text
 
 from vertizo.config.environment import settings_of
 from vertizo.core.errors import Interrupted
-from vertizo.core.notices import Alarm, Throttle
+from vertizo.core.notices import Alarm, Minutely, Throttle
 
 if TYPE_CHECKING:
     from vertizo.cli.log import Level
@@ -27,7 +29,7 @@ _alarms = Throttle()
 
 
 def say(lines: str | Iterable[str], console: Console | None = None) -> None:
-    """Print lines as they are: no markup, no colours, no line breaks added."""
+    """Print lines as they are: no markup, no colours; a terminal gets them wrapped at words."""
     console = console or Console()
     for line in [lines] if isinstance(lines, str) else lines:
         if isinstance(line, Alarm):  # of a kind: its first word is the party, or the file
@@ -35,6 +37,8 @@ def say(lines: str | Iterable[str], console: Console | None = None) -> None:
             if shown is None:
                 continue
             line = Alarm(shown)
+        if console.is_terminal:  # a path or a word that is longer stays in one piece
+            line = _wrapped(line, console.width)
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -56,26 +60,90 @@ class JsonLines(Console):
                 self._write("warning" if isinstance(one, Alarm) else "info", str(one))
 
 
-def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A table with names on the left and figures on the right, which are never cut or wrapped."""
+def grid(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    width: int | None = None,
+    words: int = 1,
+) -> Table:
+    """A table of so many columns of words on the left, and figures on the right.
+
+    Where it is wider than ``width``, cells are wrapped between words, those of the widest column
+    first. No word is cut, and no figure is parted from its unit or spread.
+    """
     table = Table(title=title, title_style="bold")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
-    for row in rows:
+    columns = [
+        [_JOINED.sub("\xa0", cell) for cell in column]
+        for column in zip(headings, *rows, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    while width is not None and sum(widths) + 3 * len(widths) >= width:
+        loose = [at for at, size in enumerate(widths) if size > least[at]]
+        if not loose:
+            break
+        widths[max(loose, key=widths.__getitem__)] -= 1
+    cells = [
+        [_wrapped(cell, size) for cell in column]
+        for column, size in zip(columns, widths, strict=True)
+    ]
+    for place, (heading, *_) in enumerate(cells):
+        table.add_column(heading, justify="left" if place < words else "right", no_wrap=True)
+    for row in list(zip(*cells, strict=True))[1:]:
         table.add_row(*row)
     return table
 
 
+_JOINED = re.compile(r" (?=[±=%≥≤]|of \d|[kMG]?B\b|[kMG]iB\b)|(?<=[±=εδ]) |(?<=\bof) (?=\d)")
+"""Spaces where no line may end."""
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = fill(text, max(1, width), break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\xa0", " ")
+
+
+def more_at(folder: Path) -> str:
+    """Where all figures of runs are to be seen."""
+    return f"all figures: --details, or vertizo report {shlex.quote(str(folder))}"
+
+
 def is_wider(table: Table, width: int) -> bool:
     """Whether a table takes more than so many characters."""
-    return Console(width=10_000).measure(table).maximum > width
+    return _taken(table) > width
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    """Print a table; columns that don't fit side by side follow in further tables below it."""
-    for part in parts(headings, rows, Console().width):
-        Console().print(_columns(headings, rows, part, title))
+def _taken(table: Table) -> int:
+    return Console(width=UNLIMITED).measure(table).maximum
+
+
+UNLIMITED = 10_000
+
+
+def room() -> int:
+    """How wide a table may be: as the terminal, or as COLUMNS says; a file limits nothing."""
+    console = Console()
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else UNLIMITED
+
+
+def show(table: Table) -> None:
+    """Print a table whole, also where it is wider than there is room."""
+    Console(width=max(Console().width, _taken(table))).print(table)
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str, *, whole: bool = True
+) -> None:
+    """Print a table; columns that don't fit side by side follow in further tables below it.
+
+    Where it need not be ``whole``, these are left out.
+    """
+    for part in parts(headings, rows, room()):
+        show(_columns(headings, rows, part, title, room()))
         title = "(continued)"
+        if not whole:
+            break
 
 
 def parts(
@@ -84,7 +152,7 @@ def parts(
     """Which columns, the first aside, fit side by side; at least one each time."""
     part: list[int] = []
     for place in range(1, len(headings)):
-        if part and is_wider(_columns(headings, rows, [*part, place]), width):
+        if part and is_wider(_columns(headings, rows, [*part, place], "", width), width):
             yield part
             part = []
         part.append(place)
@@ -92,10 +160,14 @@ def parts(
 
 
 def _columns(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int], title: str = ""
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    places: Sequence[int],
+    title: str,
+    width: int,
 ) -> Table:
     first, *others = ([row[0], *(row[place] for place in places)] for row in [headings, *rows])
-    return grid(first, others, title or None)
+    return grid(first, others, title or None, width)
 
 
 def print_list(rows: Iterable[tuple[str, str]], **of_names: Any) -> None:
@@ -110,15 +182,27 @@ def print_list(rows: Iterable[tuple[str, str]], **of_names: Any) -> None:
 
 @contextmanager
 def live_bar(
-    console: Console, text: str, words: Callable[..., tuple[float, str]]
+    console: Console,
+    text: str,
+    words: Callable[..., tuple[float, str]],
+    log: str | None = None,
 ) -> Iterator[Callable[..., None] | None]:
-    """A bar on a terminal, None elsewhere.
+    """A bar on a terminal; elsewhere a line a minute that begins with ``log``, or None without it.
 
     Called with what ``words`` takes, it shows what that returns: the share that is done, from 0 to
-    1, and the text beside the bar.
+    1, and the text beside the bar. What follows a ``·`` there is for a line of the log alone.
     """
     if not console.is_terminal:
-        yield None
+        if log is None:
+            yield None
+            return
+        line = Minutely(console)
+
+        def tell(*state: Any) -> None:
+            share, beside = words(*state)
+            line(share, f"{log}: {beside}")
+
+        yield tell
         return
     columns = (
         TextColumn("{task.description}"),
@@ -129,11 +213,11 @@ def live_bar(
     with Progress(*columns, console=console, expand=True, transient=True) as bar:
         task = bar.add_task(text, total=1.0)
 
-        def show(*state: Any) -> None:
+        def move(*state: Any) -> None:
             share, beside = words(*state)
-            bar.update(task, completed=share, description=beside)
+            bar.update(task, completed=share, description=beside.split(" · ")[0])
 
-        yield show
+        yield move
 
 
 @contextmanager

@@ -5,16 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from vertizo.cli.console import print_list
+from vertizo.cli.console import print_list, say
 from vertizo.cli.options import argument
 
 Kind = Literal["methods", "datasets", "models", "codecs", "mechanisms", "trackers", "attacks"]
 MECHANISMS = {
-    "none": "No noise: replies leave as they are, or clipped alone.",
-    "gaussian": "Noise on the server's replies, each record clipped before.",
-    "embedding-noise": "Noise that each client adds to its clipped embeddings.",
-    "randomised-response": "Labels that are kept or exchanged by chance, once before training.",
-    "teacher": "Labels that a softmax regression on one noised statistic predicts.",
+    "none": "No noise: replies leave as they are, or cut to a limit.",
+    "gaussian": "Noise on the server's replies; each record's part is cut to a limit before.",
+    "embedding-noise": "Each client adds noise to its embeddings; labels get no protection.",
+    "randomised-response": "Each label is kept or exchanged by chance, once before training.",
+    "teacher": "Labels that a small model predicts, which is fitted to one noised sum.",
+}
+INTRODUCTION = """\
+Each client (a party with columns) turns its columns into a few numbers for each record, an
+embedding. The server (the party with labels) predicts from all embeddings, and its replies say how
+clients should change. Without noise, no method hides labels from a malicious client."""
+METHODS = {
+    "dpzv": "The client sends two slightly different embeddings and gets one number back. For an ε "
+    "for labels (with noise and a private server), and for models that have no gradient.",
+    "czofo": "The client sends embeddings; the server tries small changes of them and sends back "
+    "how its loss reacts. For few bytes down, close to the accuracy of gradients.",
+    "cascaded": "The client sends two slightly different embeddings and gets back two losses; only "
+    "the server computes gradients. For client models that have no gradient.",
+    "zoo-vfl": "As cascaded, but the server computes no gradient either. For models that have none "
+    "anywhere; each client goes at its own pace.",
+    "syn-zoo-vfl": "As zoo-vfl, with all clients in each round. For clients of about one speed.",
+    "vafl": "The client sends embeddings and gets their gradients back, which tell labels. For the "
+    "best accuracy where labels are no secret; each client goes at its own pace.",
+    "split": "As vafl, with all clients in each round: the whole is trained like one model.",
+    "compressed-vfl": "As split, with 8 bits for each number and, if you like, several steps "
+    "for each exchange. For slow lines up.",
+    "fedbcd": "As split, with several steps of every party for each exchange. For lines on which a "
+    "round trip takes long.",
+    "flex-vfl": "As split, with as many steps for each party as it has time for. For parties of "
+    "different speed.",
+    "tangent": "The client sends embeddings of all records and how they can move, and gets "
+    "a finished step back. For few, narrow messages under an ε.",
+    "label-statistic": "The client asks once about its whole table, gets a noised sum over labels "
+    "back, and fits its model to it. For one message each way under an ε.",
 }
 TRACKERS = {
     "tensorboard": "Event files below DIR, as tensorboard=DIR.",
@@ -24,6 +52,8 @@ TRACKERS = {
 
 def list(kind: Annotated[Kind, argument("What to list.")]) -> None:
     """List what you can choose, with one line about each."""
+    if kind == "methods":
+        say([" ".join(INTRODUCTION.split()), ""])
     print_list(_entries(kind))
 
 
@@ -36,7 +66,7 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
         return
     from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
     from vertizo.data.datasets.catalog import CATALOG
-    from vertizo.methods.choice import METHODS
+    from vertizo.methods import choice
     from vertizo.protocol.codecs.catalog import CODECS
 
     models = {**SERVER_MODELS, **CLIENT_MODELS}  # a name on both sides is told as the client's
@@ -47,8 +77,9 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
             places = " and ".join(side for side, known in sides if name in known)
             yield name, f"{_doc(models[name])} ({places})"
     elif kind == "methods":
-        registry = METHODS
-        yield from ((name, f"{method.paper}: {_doc(method)}") for name, method in METHODS.items())
+        registry = choice.METHODS
+        for name, method in choice.METHODS.items():
+            yield name, f"{METHODS[name]} Source: {method.paper}."
     elif kind == "mechanisms":
         from vertizo.privacy import options
 
@@ -69,4 +100,4 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
 
 
 def _doc(option: type) -> str:
-    return (option.__doc__ or "").strip().splitlines()[0]
+    return " ".join((option.__doc__ or "").split("\n\n")[0].split())

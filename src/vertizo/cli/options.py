@@ -72,6 +72,7 @@ Settings = Annotated[
         callback=_with_environment,
     ),
 ]
+Details = Annotated[bool, option("Print all figures.", None, "--details")]
 AsJson = Annotated[bool, option("Print the result as one line of JSON.", None, "--json")]
 PartyConfig = Annotated[Path, argument("YAML configuration of this party.", "CONFIG")]
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
-
-from vertizo.cli.console import grid, say
+from vertizo.cli.console import grid, room, say, show
 from vertizo.cli.log import errors
 from vertizo.cli.options import AsJson, option
 from vertizo.core import strict_json
@@ -143,9 +141,9 @@ def plan(
         ("signal to noise, a forecast", [["", ""], *forecast.lines(ratios)]),
         (f"ε at δ = {found.delta:g}", epsilons(found, person, records_per_person)),
     ):
-        table = grid(headings, rows, title)
+        table = grid(headings, rows, title, room())
         table.title_justify, table.show_header = "left", any(headings)
-        Console().print(table)
+        show(table)
     say(notes(federation, found, epsilon))
     case = choosing.Case(records, clients, classes, 1, positives)
     say(_better(ratios, case, epsilon, delta))
@@ -184,5 +182,5 @@ def _compare(
         )
         return
     headings, *rows = choosing.table(found)
-    Console().print(grid(headings, rows, f"ways to spend ε = {epsilon:g} at δ = {delta:g}"))
+    show(grid(headings, rows, f"ways to spend ε = {epsilon:g} at δ = {delta:g}", room()))
     say([f"Take {way.name} ({way.settings}): {why}.", choosing.READING])

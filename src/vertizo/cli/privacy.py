@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo.cli.console import grid, live_bar, say
-from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
+from vertizo.cli.console import grid, live_bar, room, say, show
+from vertizo.cli.options import AsJson, Details, Settings, argument, complete_runs, option
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
 
@@ -176,6 +176,7 @@ def audit(
     confidence: Annotated[float, option("Confidence of lower bounds.", min=0.5, max=0.9999)] = 0.95,
     probes: Annotated[int, option("Queries on other records, to measure the server.", min=1)] = 12,
     record: Annotated[int, option("Record whose label is guessed.", min=0)] = 0,
+    details: Details = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what clients can learn about a label, beside the accountant's bound."""
@@ -194,30 +195,29 @@ def audit(
     if as_json:
         print(strict_json.line([one.as_dict() for one in found]))
         return
-    from vertizo.attacks.audit.table import lines, notes, title
+    from vertizo.attacks.audit import table
 
-    headings, *rows = lines(found)
-    table = grid(headings, rows, title(found, is_small))
-    for words in table.columns[:2]:  # in few columns these are wrapped, and no figure is cut
-        words.justify, words.no_wrap, words.overflow = "left", False, "fold"
-    Console().print(table)
-    say(notes(found))
+    headings, *rows = (table.lines if details else table.brief)(found)
+    say(table.verdict(found))
+    show(grid(headings, rows, table.title(found, is_small), room(), words=2))
+    say(table.notes(found, details=details))
 
 
 def _played(case: Case, confidence: float) -> Audit:
     from vertizo.attacks.audit.game import audit as play
 
     def words(played: int) -> tuple[float, str]:
-        return played / (2 * case.trials), case.title
+        share = played / (2 * case.trials)
+        return share, f"{case.title} · {played:,} of {2 * case.trials:,} trials"
 
-    with live_bar(Console(stderr=True), case.title, words) as show:
+    with live_bar(Console(stderr=True), case.title, words, "audit") as bar:
         return play(
             case.setting,
             case.adversary(case.setting),
             trials=case.trials,
             confidence=confidence,
             title=case.title,
-            progress=show,
+            progress=bar,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +15,7 @@ from vertizo.cli.console import (
     grid,
     is_wider,
     live_bar,
+    more_at,
     print_list,
     print_table,
     resumable,
@@ -21,6 +23,7 @@ from vertizo.cli.console import (
 )
 from vertizo.cli.options import (
     AsJson,
+    Details,
     Settings,
     argument,
     comma_separated,
@@ -91,6 +94,7 @@ def compare(
     ] = None,
     engine: Engine = "local",
     ray_address: RayAddress = None,
+    details: Details = False,
     as_json: AsJson = False,
 ) -> None:
     """Run several methods on the same data and print one table."""
@@ -129,7 +133,7 @@ def compare(
         else Processes(jobs or 1)
     )
     say((f"note: {remark}" for remark in remarks), errors)
-    with resumable(folder), live_bar(errors, "starting", _progress("runs")) as show:
+    with resumable(folder), _bar("compare", "runs", errors) as show:
         summaries = comparison.execute(runs, workers, show)
     found = comparison.rows(runs, summaries, reached, by)
     said = {
@@ -143,21 +147,29 @@ def compare(
     if as_json:
         print(strict_json.line({row.label: row.as_dict() for row in found}))
         return
-    from vertizo.studies.comparison import lines
+    from vertizo.studies import comparison_table
 
     summary = found[0].first
     amounts = counted(summary["clients"], "client"), counted(seeds, "seed")
     title = ", ".join([summary["dataset"], *amounts])
-    print_table(["", *(row.label for row in found)], lines(found), title)
-    if seeds > 1:
-        notes = ["± is the standard deviation over seeds."]
-    else:
-        notes = ["One seed: no spread; --seeds 3 shows it."]
-    if found[0].bytes_to and "test_accuracy" in summary:
+    say(comparison_table.verdict(found))
+    headings, *lines = comparison_table.brief(found)
+    print_table(headings, lines, title, whole=False)
+    notes = [
+        "± is the standard deviation over seeds."
+        if seeds > 1
+        else "One seed: no spread; --seeds 3 shows it."
+    ]
+    if details:
+        names, *cells = zip(*comparison_table.lines(found), strict=True)
+        rows = [[row.label, *each] for row, each in zip(found, cells, strict=True)]
+        print_table(["method", *names], rows, "all figures")
+    if details and found[0].bytes_to and "test_accuracy" in summary:
         until = f"until {by} accuracy first was that high when evaluated"
         notes.append(f"bytes to: both directions, {until}.")
-    words = "what holds for labels in this run; each run's summary.json says it in words"
-    say([*notes, f"privacy: {words}.", f"runs: {folder}"])
+    words = "what holds for labels; a simulated one holds for the same run with secret noise"
+    notes.append(f"ε: {words}. Each run's summary.json says it in words.")
+    say([*notes, f"runs: {folder}", *([] if details else [more_at(folder)])])
 
 
 def _targets(text: str) -> list[float]:
@@ -233,7 +245,7 @@ def tune(
             timeout=timeout,
             total_epsilon=total_epsilon,
         )
-        with live_bar(Console(stderr=True), "starting", _progress("trials")) as show:
+        with _bar("tune", "trials", Console(stderr=True)) as show:
             found = run(chosen, folder, options, show)
     if as_json:
         print(strict_json.line(found.as_dict()))
@@ -303,7 +315,7 @@ def reproduce(
     RunFolder(folder).check_is_for("")
     cores = system.cores()
     errors = Console(stderr=True)
-    with resumable(folder), live_bar(errors, "starting", _progress("runs")) as show:
+    with resumable(folder), _bar(f"reproduce {name}", "runs", errors) as show:
         order = Order(
             folder=folder,
             # No figure here is a peak memory, so several runs may share a process.
@@ -368,6 +380,12 @@ def _list_studies(as_json: bool) -> None:
         print_list(((name, f"{each.paper}: {each.title}") for name, each in found), no_wrap=True)
 
 
-def _progress(what: str) -> Callable[[Standing], tuple[float, str]]:
-    """How far so many runs or trials have come, for a bar."""
-    return lambda at: (at.share, f"{at.finished} of {at.total} {what}{at.beside}")
+def _bar(
+    command: str, what: str, console: Console
+) -> AbstractContextManager[Callable[[Standing], None] | None]:
+    """Shows how far so many runs or trials have come."""
+
+    def words(at: Standing) -> tuple[float, str]:
+        return at.share, f"{at.finished} of {at.total} {what}{at.beside}{at.latest}"
+
+    return live_bar(console, "starting", words, command)

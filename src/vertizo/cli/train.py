@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from vertizo.cli.console import print_table, say
-from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
+from vertizo.cli.console import more_at, print_table, say
+from vertizo.cli.options import AsJson, Details, Settings, argument, complete_runs, option
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
@@ -42,6 +42,7 @@ def train(
             "KIND=PLACE",
         ),
     ] = None,
+    details: Details = False,
     as_json: AsJson = False,
 ) -> None:
     """Train one federation in this process and write a run folder."""
@@ -85,13 +86,16 @@ def train(
         print(strict_json.line(first))
         return
     controlled = [CONTROLS[summary["control"]] for summary in summaries[1:]]
-    figures = [dict(summary_figures.rows(summary)) for summary in summaries]
-    names = dict.fromkeys(name for each in figures for name in each)
+    beside = summary_figures.beside_controls(first, summaries[1:]) if controls else None
+    say([f"controls: {beside}"] if beside else [])
+    lines = summary_figures.rows if details else summary_figures.brief
+    figures = [dict(lines(summary)) for summary in summaries]
+    shown = figures if details else figures[:1]
+    names = dict.fromkeys(name for each in shown for name in each)
     rows = [[name, *(each.get(name, "-") for each in figures)] for name in names]
     print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
     said = [f"{name}: {words}" for name, words in summary_figures.statements(first)]
-    beside = summary_figures.beside_controls(first, summaries[1:]) if controls else None
-    say([*said, *([f"controls: {beside}"] if beside else []), f"run folder: {folder}"])
+    say([*said, f"run folder: {folder}", *([] if details else [more_at(folder)])])
 
 
 def _all(

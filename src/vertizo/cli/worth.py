@@ -65,7 +65,7 @@ def worth(
     made.check()
     say((f"note: {note}" for note in [*made.data.notes, *made.beforehand]), errors)
     began = perf_counter()
-    with resumable(folder), live_bar(errors, "starting", _trainings) as show:
+    with resumable(folder), live_bar(errors, "starting", _trainings, "worth") as show:
         content = made.run(jobs or 1, show)
     by = made_by.this(perf_counter() - began)
     content = {"command": command_line(), "version": VERSION, "made_by": by, **content}
@@ -87,4 +87,4 @@ def worth(
 
 
 def _trainings(at: Standing) -> tuple[float, str]:
-    return at.share, at.beside or f"{at.finished} of {at.total} trainings"
+    return at.share, at.beside or f"{at.finished} of {at.total} trainings{at.latest}"

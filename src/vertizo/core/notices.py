@@ -5,6 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Alarm(str):
@@ -47,6 +52,31 @@ class Throttle:
         if count == self._most:
             line += " (more like it are left out for a minute)"
         return line
+
+
+class Minutely:
+    """Says in a log how far something has come, and when it may end: a line a minute at most.
+
+    The first comes after a minute, so that what is short says nothing. The console's clock is used.
+    """
+
+    def __init__(self, console: Console, every: float = 60.0) -> None:
+        self._console, self._every = console, every
+        self._said = console.get_time()
+        self._first: tuple[float, float] | None = None  # when, and how much was done
+
+    def __call__(self, share: float, text: str) -> None:
+        """``share`` is done, from 0 to 1; what was done before, by a resumed run, is not timed."""
+        now = self._console.get_time()
+        began, before = self._first = self._first or (now, share)
+        if now - self._said < self._every:
+            return
+        self._said = now
+        line = f"{text} · {share:.0%}"
+        if share > before:
+            left = (now - began) * (1 - share) / (share - before)
+            line += f" · about {timedelta(seconds=round(left))} left"
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def one_line(text: str) -> str:

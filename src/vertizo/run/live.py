@@ -1,4 +1,4 @@
-"""A live bar and a line of figures while a run goes on: on a terminal, or in a notebook."""
+"""A live bar and a line of figures while a run goes on; a line a minute in a log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from vertizo.core.notices import Minutely
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.experiment import Progress
 
@@ -21,13 +22,14 @@ Show = Callable[[Progress], None]
 
 
 @contextmanager
-def bar(label: str, console: Console) -> Iterator[Show | None]:
-    """What shows a run's progress: where there is neither terminal nor notebook, nothing."""
+def bar(label: str, console: Console) -> Iterator[Show]:
+    """What shows a run's progress: on a terminal, in a notebook, or line by line in a log."""
     if console.is_jupyter:
         yield _in_a_notebook(label)
         return
     if not console.is_terminal:
-        yield None
+        log = Minutely(console)
+        yield lambda at: log(at.round / max(1, at.total), f"{label}: {figures(at)}")
         return
     bar = Bar(
         TextColumn("{task.description}"),

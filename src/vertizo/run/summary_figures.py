@@ -57,6 +57,20 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     ]
 
 
+NEEDED = (
+    *("rounds", "seconds", "bytes up", "bytes down"),
+    *("privacy", "label advantage", "per person"),
+)
+
+
+def brief(summary: Summary) -> list[tuple[str, str]]:
+    """What a person needs of `rows`: the first figure of each head, its interval, costs, ε."""
+    lines = rows(summary)
+    raw = next((at for at, (name, _) in enumerate(lines) if name.startswith("raw head: ")), 0)
+    bounds = 1 if lines[1][0] == BOUNDS else 0
+    return [line for at, line in enumerate(lines) if at in (0, bounds, raw) or line[0] in NEEDED]
+
+
 def _per_person(privacy: Summary) -> list[tuple[str, str]]:
     """ε of a person, where one may have several records."""
     if (most := privacy.get("records_per_person") or 1) == 1:

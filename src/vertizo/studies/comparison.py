@@ -26,31 +26,13 @@ from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import controls_of
-from vertizo.run.summary_figures import privacy_text, size_text
+from vertizo.run.summary_figures import rows as summary_rows
 from vertizo.studies.engines import Engine, Forgive, Run, share_done
 
 Measure = Literal["validation", "train"]
 MOST_POINTS = 50
 """Of a curve that is kept with a result."""
 Summary = Mapping[str, Any]
-QUALITY = (
-    ("test_auc", "test AUC", 1.0),
-    ("test_accuracy", "test accuracy %", 100.0),
-    ("test_pinball", "test pinball loss", 1.0),
-    ("test_huber", "test Huber loss", 1.0),
-    ("test_average_precision", "avg. precision", 1.0),
-    ("test_loss", "test loss", 1.0),
-    ("test_rmse", "test RMSE", 1.0),
-    ("test_r2", "R²", 1.0),
-)
-SIZES: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
-    ("bytes up", ("bytes_up", "bytes_table"), size_text),
-    ("bytes down", ("bytes_down",), size_text),
-    ("rounds", ("rounds",), "{:,.0f}".format),
-    ("seconds", ("seconds",), "{:,.1f}".format),
-    ("peak MiB", ("peak_memory_mib",), "{:,.0f}".format),
-)
-"""Lines of the table: names, and the means that are added."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +45,8 @@ class Standing:
     """Of all runs' rounds, in [0, 1]."""
     beside: str = ""
     """What else is to be said by now."""
+    latest: str = ""
+    """After a ``·``, the run that finished last, and its first figure."""
 
 
 def configurations(
@@ -144,14 +128,17 @@ def execute(
     is raised; what is finished is kept then, and on Interrupted.
     """
     summaries = {run: known for run in runs if (known := _summary(run)) is not None}
+    latest = ""
     try:
         with closing(engine.make([run for run in runs if run not in summaries], forgive)) as made:
             for run in made:
                 if run is not None:
                     summaries[run] = _summary(run) or {}
+                    latest = _told(run, summaries[run])
                 elif progress is not None:
                     shares = [share_done(run.folder, run.config) for run in runs]
-                    progress(Standing(shares.count(1.0), len(runs), sum(shares) / len(runs)))
+                    share = sum(shares) / len(runs)
+                    progress(Standing(shares.count(1.0), len(runs), share, latest=latest))
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
     return summaries
@@ -160,6 +147,12 @@ def execute(
 def _summary(run: Run) -> dict[str, Any] | None:
     folder = RunFolder(run.folder)
     return folder.summary() if (run.folder / "config.yaml").is_file() else None
+
+
+def _told(run: Run, summary: Summary) -> str:
+    control = "" if run.control == "none" else f", {CONTROLS[run.control]}"
+    name, text = summary_rows(summary)[0] if summary else ("failed", "")
+    return f" · {run.label}, seed {run.config.seed}{control}: {name} {text}".rstrip()
 
 
 def value_of(row: Mapping[str, Any], key: str) -> float | None:
@@ -279,48 +272,3 @@ def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> No
     content = {**settings, "methods": {row.label: row.as_dict() for row in found}}
     text = strict_json.text(content, indent=2) + "\n"
     checkpoint.keep(folder / "comparison.json", text.encode())
-
-
-def lines(found: Sequence[Row]) -> list[list[str]]:
-    """The table: the name of each figure, then its text for every method."""
-    figures = [
-        (name, (key, scale, "none")) for key, name, scale in QUALITY if found[0].figures(key)
-    ]
-    key, scale, _ = figures[0][1]
-    held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
-    figures[1:1] = [(f"  {CONTROLS[control]}", (key, scale, control)) for control in held]
-    for each, name, size in QUALITY:  # of a model that stays with the label holder
-        raw = f"raw_head.{each}"
-        if any(row.figures(raw) for row in found):
-            figures.append((f"raw head: {name}", (raw, size, "none")))
-            figures += [(f"  {CONTROLS[control]}", (raw, size, control)) for control in held]
-    table = [[name, *(_figure(row, *at) for row in found)] for name, at in figures]
-    for target in found[0].bytes_to if found[0].figures("test_accuracy") else ():
-        reached = (_reached(row.bytes_to[target]) for row in found)
-        table.append([f"bytes to {100 * target:g} %", *reached])
-    for name, keys, text in SIZES:
-        sums = (sum(statistics.fmean(row.figures(key)) for key in keys) for row in found)
-        table.append([name, *map(text, sums)])
-    statements = [row.first["privacy"] for row in found]
-    table.append(["privacy", *map(privacy_text, statements)])
-    advantages = [label_advantage.text(label_advantage.of(each)) for each in statements]
-    return [*table, ["label advantage", *advantages]] if {*advantages} != {"-"} else table
-
-
-def _figure(row: Row, key: str, scale: float, control: str = "none") -> str:
-    figures = row.figures(key, control)
-    if not figures:
-        return "-"
-    digits = 2 if scale == 100 else 4
-    mean, spread = mean_and_spread(figures)
-    text = f"{scale * mean:.{digits}f}"
-    return text if spread is None else f"{text} ± {scale * spread:.{digits}f}"
-
-
-def _reached(each: Sequence[int | None]) -> str:
-    """Mean bytes of the seeds that reached a target, and how many did where not all."""
-    got = [count for count in each if count is not None]
-    if not got:
-        return "-"
-    text = size_text(sum(got) / len(got))
-    return text if len(got) == len(each) else f"{text} ({len(got)} of {len(each)})"

@@ -161,3 +161,25 @@ def test_bars_say_who_was_answered_when(study: Study) -> None:
     for queries in (None, [], "1", [1.5, 2], [-1, 3]):  # rows that do not say it
         rows = tuple({**row, "queries": queries} for row in run.rows)
         assert clients.timeline(replace(run, rows=rows)) is None
+
+
+def test_what_comes_before_training_does_not_flatten_the_curves() -> None:
+    """It is cut and marked where it would take most of the height, and drawn where it does not."""
+
+    def drawn(first: float) -> plot.Plot:
+        losses = [first, 0.9, 0.7, 0.6]
+        points = [Point({"round": float(at)}, loss, None) for at, loss in enumerate(losses)]
+        loss = measures.Measure("validation_loss", "Validation loss")
+        lines = (Line("dpzv", 0, "none", 1, {"validation_loss": points}),)
+        made = plot.plot(Drawing(lines, (loss,), (ROUND,)), loss, ROUND)
+        assert made is not None
+        return made
+
+    low, high = drawn(0.5), drawn(80.0)
+    assert not low.cut
+    assert high.cut == [(0.0, True)]
+    assert max(float(tick.text) for tick in high.upright) < 1
+    (stroke,) = high.strokes
+    assert all(0 <= y <= 100 for _, y in stroke.marks)
+    assert len(stroke.marks) == 3
+    assert len(stroke.readings) == 4

@@ -64,7 +64,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         n_jobs: threads of a computation; -1 for every core, None for one. Parties take turns, as
             their messages depend on each other: for small models one thread is fastest.
         random_state: seed of all that is random, the noise of ``privacy`` included.
-        verbose: show progress on a terminal or in a notebook.
+        verbose: show progress on a terminal or in a notebook, and a line a minute in a log.
         out: folder for the run, which must be new; None keeps it in memory.
 
     Attributes:

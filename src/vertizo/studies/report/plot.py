@@ -58,6 +58,8 @@ class Plot(NamedTuple):
     """At the right end, in the axis's unit."""
     left_out: int
     """Lines that have no place on this axis."""
+    cut: list[tuple[float, bool]]
+    """Where lines begin outside the frame: how far across in percent, and whether above it."""
     diagonal: str | None = None
     """The path on which the measure is what the axis says."""
 
@@ -71,12 +73,12 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
     lines = [(place, thinned(points, most)) for place, points in shown]
     every = [point for _, points in lines for point in points]
     right = max(point.at[axis.key] for point in every) or 1.0
-    low, high = _limits(every, measure)
+    low, high = _limits([points for _, points in lines], measure, axis)
     title, divisor = axis.unit(right)
 
     def y(value: float) -> float:
         share = (high - value) / (high - low)
-        return round(min(max(1000 * share, -100.0), 1100.0), 1)
+        return round(min(max(1000 * share, -1e5), 1e5), 1)
 
     def stroke(place: int, points: Sequence[Point]) -> Stroke:
         xs = [round(1000 * point.at[axis.key] / right, 1) for point in points]
@@ -92,12 +94,14 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         if len(points) > MARKS:  # a few, at other places than those of its neighbours
             step, shift = (len(points) - 1) / MARKS, (place % 4) / 4
             chosen = [round((k + shift) * step) for k in range(MARKS)]
-        marks = [(path[k][0] / 10, path[k][1] / 10) for k in chosen]
+        marks = [(path[k][0] / 10, path[k][1] / 10) for k in chosen if 0 <= path[k][1] <= 1000]
         readings = [
             (round(1000 * p.at[axis.key] / right), measure.text(p.mean, p.spread)) for p in points
         ]
         return Stroke(place, _path(path), band, marks, readings)
 
+    first = [next((p for p in points if not low <= p.mean <= high), None) for _, points in lines]
+    outside = {(round(100 * p.at[axis.key] / right, 1), p.mean > high) for p in first if p}
     scale, least = measure.scale, 1.0 if axis.key == "round" else 0.0
     return Plot(
         measure=measure,
@@ -118,6 +122,7 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         strokes=[stroke(place, points) for place, points in lines],
         largest=right / divisor,
         left_out=sum(measure.key in line.points for line in drawing.lines) - len(shown),
+        cut=sorted(outside),
         diagonal=_path([(0.0, y(0.0)), (1000.0, y(right))]) if measure.diagonal else None,
     )
 
@@ -126,16 +131,31 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
 
 
-def _limits(points: Sequence[Point], measure: Measure) -> tuple[float, float]:
-    """The vertical range: all means and bands, and a little air."""
-    low = min(p.mean - (p.spread or 0.0) for p in points)
-    high = max(p.mean + (p.spread or 0.0) for p in points)
+def _limits(lines: Sequence[Sequence[Point]], measure: Measure, axis: Axis) -> tuple[float, float]:
+    """The vertical range: means and bands, and a little air.
+
+    Where the first point and the first twentieth of the axis would take half of the height or more,
+    the later points decide.
+    """
+    low, high = _range(lines)
+    if axis.key != "share" and not measure.from_zero:
+        begun = max(p.at[axis.key] for points in lines for p in points) / 20
+        later = _range(
+            [[p for p in points[1:] if p.at[axis.key] >= begun] or points for points in lines]
+        )
+        if 0 < 2 * (later[1] - later[0]) < high - low:
+            low, high = later
     if measure.unit == "%" or measure.name.endswith(("AUC", "precision")):  # shares
         high = min(high, 1.0)
     if measure.from_zero:
         return 0.0, 1.04 * high or 1.0
     air = 0.04 * (high - low) or 0.05 * abs(high) or 0.5
     return low - air, high + air
+
+
+def _range(lines: Sequence[Sequence[Point]]) -> tuple[float, float]:
+    every = [(p.mean, p.spread or 0.0) for points in lines for p in points]
+    return min(mean - spread for mean, spread in every), max(m + spread for m, spread in every)
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[tuple[float, float]]:

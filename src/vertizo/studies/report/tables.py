@@ -11,7 +11,8 @@ from vertizo.attacks.choice import ATTACKS
 from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.studies.comparison import mean_and_spread
+from vertizo.studies.comparison import Row, mean_and_spread
+from vertizo.studies.comparison_table import paid
 from vertizo.studies.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
 from vertizo.studies.report.reading import Attacks, Run, number
 from vertizo.studies.report.variants import IGNORED, Study, Variant
@@ -117,6 +118,8 @@ COLUMNS: tuple[tuple[str, Callable[[Variant], Cell]], ...] = (
     ("label advantage", lambda variant: _advantage(variant.privacy)),
 )
 """Of the table of methods, beside figures of quality."""
+NEEDED = ("bytes up", "bytes down", "rounds", "seconds", "privacy")
+"""Of these, what the short table has."""
 
 
 def methods(study: Study) -> dict[str, Any] | None:
@@ -134,7 +137,14 @@ def methods(study: Study) -> dict[str, Any] | None:
     ]
     columns = [*scores, *COLUMNS]
     rows = [(variant.name, [cell(variant) for _, cell in columns]) for variant in variants]
-    return {"heads": [head for head, _ in columns], "rows": rows}
+    heads = [head for head, _ in columns]
+    held = 1 + sum(head in CONTROLS.values() for head in heads)
+    shown = [at for at, head in enumerate(heads) if (measures and at < held) or head in NEEDED]
+    return {
+        "heads": [heads[at] for at in shown],
+        "rows": [(name, [cells[at] for at in shown]) for name, cells in rows],
+        "whole": {"heads": heads, "rows": rows},
+    }
 
 
 def heads(study: Study) -> dict[str, Any] | None:
@@ -177,6 +187,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "measure": main.name if main and finished else "",
         "controls": [],
         "interval": "",
+        "verdict": "",
         "when": variant.when,
         "head": None,
         "privacy": privacy_line(privacy if finished else None),
@@ -196,6 +207,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         quality = f"{_score(variant, main).text} {main.unit}".strip()
         found["controls"] = _controls(variant, main)
         found["interval"] = _interval(finished, main)
+        found["verdict"] = _verdict(variant)
         if variant.raw_head and main in RAW:
             found["head"], name = variant.head_names
             raw = _score(variant, RAW[main])
@@ -216,6 +228,19 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "seeds": f"{seeds}, {waiting} unfinished" if waiting > 0 else seeds,
         "bytes": "not counted" if NOTHING in (up, down) else f"{up.text} up, {down.text} down",
     }
+
+
+def _verdict(variant: Variant) -> str:
+    """Whether training the clients is seen to have paid, by controls with the same seeds."""
+    kinds = {kind: variant.finished(kind) for kind in ("none", *CONTROLS)}
+    seeds = [run.config.seed for run in kinds["none"]]
+    summaries = {
+        kind: [run.summary or {} for run in runs]
+        for kind, runs in kinds.items()
+        if [run.config.seed for run in runs] == seeds
+    }
+    words = (paid(Row(variant.name, summaries, {})) or "").rpartition("; ")[2]
+    return words[:1].upper() + words[1:]
 
 
 def _interval(finished: Sequence[Run], measure: Measure) -> str:

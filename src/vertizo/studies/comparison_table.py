@@ -1,0 +1,160 @@
+"""The tables of a comparison: what a person needs, all figures, and the verdict in words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from vertizo.core.names import CONTROLS
+from vertizo.privacy import label_advantage
+from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.run.summary_figures import beside_controls, privacy_text, size_text
+from vertizo.studies.comparison import Row, mean_and_spread
+
+QUALITY: tuple[tuple[str, str, float], ...] = (
+    ("test_auc", "test AUC", 1.0),
+    ("test_accuracy", "test accuracy %", 100.0),
+    ("test_pinball", "test pinball loss", 1.0),
+    ("test_huber", "test Huber loss", 1.0),
+    ("test_average_precision", "avg. precision", 1.0),
+    ("test_loss", "test loss", 1.0),
+    ("test_rmse", "test RMSE", 1.0),
+    ("test_r2", "R²", 1.0),
+)
+SIZES: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
+    ("bytes up", ("bytes_up", "bytes_table"), size_text),
+    ("bytes down", ("bytes_down",), size_text),
+    ("rounds", ("rounds",), "{:,.0f}".format),
+    ("seconds", ("seconds",), "{:,.1f}".format),
+    ("peak MiB", ("peak_memory_mib",), "{:,.0f}".format),
+)
+"""Lines of the table: names, and the means that are added."""
+RISING = ("test_auc", "test_accuracy", "test_average_precision", "test_r2")
+"""Of `QUALITY`, what is better when it is larger."""
+
+
+def _main(found: Sequence[Row]) -> tuple[str, str, float]:
+    """The first figure of quality that the runs have."""
+    return next(each for each in QUALITY if found[0].figures(each[0]))
+
+
+def _worth(row: Row, key: str, control: str = "none") -> float:
+    """A mean, the larger the better."""
+    return statistics.fmean(row.figures(key, control)) * (1 if key in RISING else -1)
+
+
+def _rival(row: Row, key: str) -> str | None:
+    """The control of a method that did best on average."""
+    held = [control for control in CONTROLS if row.figures(key, control)]
+    return max(held, key=lambda control: _worth(row, key, control), default=None)
+
+
+def paid(row: Row) -> str | None:
+    """Whether a method is seen to be ahead of its best control; None without controls.
+
+    One seed is held against the interval of its test records, several are counted.
+    """
+    if not any(row.figures(key) for key, *_ in QUALITY):
+        return None
+    key, name, scale = _main([row])
+    if (control := _rival(row, key)) is None:
+        return None
+    own, other = row.figures(key), row.figures(key, control)
+    if len(own) == 1:
+        firsts = [each[0] for kind, each in row.summaries.items() if kind != "none" and each]
+        return beside_controls(row.first, firsts)
+    sign = 1 if key in RISING else -1
+    pairs = list(zip(own, other, strict=False))
+    ahead = sum(sign * a > sign * b for a, b in pairs)
+    words = f"the best is {CONTROLS[control]}: {_told(name, _figure(row, key, scale, control))}"
+    if not ahead:
+        return f"{words}, better in every seed; training the clients has not paid"
+    seeds = f"{row.label} is better in {ahead} of {len(pairs)} seeds"
+    shown = "" if ahead == len(pairs) else "; that training the clients pays is not shown"
+    return f"{words}; {seeds}{shown}"
+
+
+def verdict(found: Sequence[Row]) -> list[str]:
+    """Which method came out first, and whether training its clients is seen to pay."""
+    key, name, scale = _main(found)
+    best = max(found, key=lambda row: _worth(row, key))
+    order = ("highest " if key in RISING else "lowest ") * (len(found) > 1)
+    words = paid(best)
+    return [
+        f"{best.label}: {order}{_told(name, _figure(best, key, scale))}",
+        *([] if words is None else [f"its controls: {words}"]),
+    ]
+
+
+def brief(found: Sequence[Row]) -> list[list[str]]:
+    """What a person needs: headings, and a line for each method; the last columns need it least."""
+    key, name, scale = _main(found)
+    statements = [row.first["privacy"] for row in found]
+    kinds = {each["guarantee"] for each in statements if is_bounded(each)}
+    of = f"{min(kinds)} ε" if len(kinds) == 1 else "ε"
+    table = [["method", name, "best control", of, "bytes", "seconds", "rounds"]]
+    for row, privacy in zip(found, statements, strict=True):
+        epsilon = str(privacy["guarantee"])
+        if is_bounded(privacy):
+            bound = bound_text(privacy["epsilon"], 3)
+            epsilon = bound if len(kinds) == 1 else f"{epsilon} {bound}"
+        control = _rival(row, key)
+        rival = "-" if control is None else _figure(row, key, scale, control).split(" ±")[0]
+        sent = size_text(_sum(row, "bytes_up", "bytes_table", "bytes_down"))
+        seconds, rounds = f"{_sum(row, 'seconds'):,.1f}", f"{_sum(row, 'rounds'):,.0f}"
+        table.append([row.label, _figure(row, key, scale), rival, epsilon, sent, seconds, rounds])
+    held = any(line[2] != "-" for line in table[1:])
+    return table if held else [[*line[:2], *line[3:]] for line in table]
+
+
+def _sum(row: Row, *keys: str) -> float:
+    return sum(statistics.fmean(row.figures(key)) for key in keys)
+
+
+def lines(found: Sequence[Row]) -> list[list[str]]:
+    """All figures: the name of each figure, then its text for every method."""
+    figures = [
+        (name, (key, scale, "none")) for key, name, scale in QUALITY if found[0].figures(key)
+    ]
+    key, scale, _ = figures[0][1]
+    held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
+    figures[1:1] = [(CONTROLS[control], (key, scale, control)) for control in held]
+    for each, name, size in QUALITY:  # of a model that stays with the label holder
+        raw = f"raw_head.{each}"
+        if any(row.figures(raw) for row in found):
+            figures.append((f"raw head: {name}", (raw, size, "none")))
+            figures += [(f"raw, {CONTROLS[control]}", (raw, size, control)) for control in held]
+    table = [[name, *(_figure(row, *at) for row in found)] for name, at in figures]
+    for target in found[0].bytes_to if found[0].figures("test_accuracy") else ():
+        reached = (_reached(row.bytes_to[target]) for row in found)
+        table.append([f"bytes to {100 * target:g} %", *reached])
+    for name, keys, text in SIZES:
+        table.append([name, *(text(_sum(row, *keys)) for row in found)])
+    statements = [row.first["privacy"] for row in found]
+    table.append(["privacy", *map(privacy_text, statements)])
+    advantages = [label_advantage.text(label_advantage.of(each)) for each in statements]
+    return [*table, ["label advantage", *advantages]] if {*advantages} != {"-"} else table
+
+
+def _figure(row: Row, key: str, scale: float, control: str = "none") -> str:
+    figures = row.figures(key, control)
+    if not figures:
+        return "-"
+    digits = 2 if scale == 100 else 4
+    mean, spread = mean_and_spread(figures)
+    text = f"{scale * mean:.{digits}f}"
+    return text if spread is None else f"{text} ± {scale * spread:.{digits}f}"
+
+
+def _told(name: str, figure: str) -> str:
+    bare = name.removesuffix(" %")
+    return f"{bare} {figure}" if bare == name else f"{bare} {figure} %"
+
+
+def _reached(each: Sequence[int | None]) -> str:
+    """Mean bytes of the seeds that reached a target, and how many did where not all."""
+    got = [count for count in each if count is not None]
+    if not got:
+        return "-"
+    text = size_text(sum(got) / len(got))
+    return text if len(got) == len(each) else f"{text} ({len(got)} of {len(each)})"
