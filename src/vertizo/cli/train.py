@@ -71,9 +71,9 @@ def train(
     elif out is not None:
         place = nullcontext(out)
     else:
-        first = chosen.first() if isinstance(chosen, Open) else chosen
-        method = auto.AUTO if isinstance(chosen, Open) else first.method.name
-        place = new_folder(f"{short(first.data.name)}-{short(method)}-seed{first.seed}")
+        known = chosen.first() if isinstance(chosen, Open) else chosen
+        method = auto.AUTO if isinstance(chosen, Open) else known.method.name
+        place = new_folder(f"{short(known.data.name)}-{short(method)}-seed{known.seed}")
     with place as folder:
         if resume is None:
             RunFolder(folder).check_is_new()

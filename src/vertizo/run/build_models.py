@@ -93,8 +93,8 @@ def client_model(
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
     if isinstance(module, networks.TabularNet) and records is not None:
         module.fit(records)
-    linear = isinstance(config, kinds.MlpConfig) and not config.hidden
-    if front is not None and linear and config.last_layer == "random":  # begins as prepared
+    linear = isinstance(config, kinds.MlpConfig) and (config.hidden, config.last_layer)
+    if front is not None and linear == ((), "random"):  # begins as what is in front makes
         layer = next(part for part in module.modules() if isinstance(part, nn.Linear))
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)

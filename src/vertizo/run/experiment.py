@@ -52,7 +52,7 @@ class Experiment:
         self._open = config if isinstance(config, Open) else None
         self.config = config.first() if isinstance(config, Open) else config or ExperimentConfig()
         self._choice: dict[str, Any] | None = None
-        self._tell = auto.silent
+        self._tell: auto.Tell = auto.silent
         self._data = data
         self._is_checked = False
 
