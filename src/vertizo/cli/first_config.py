@@ -83,7 +83,8 @@ def text_of(table: Path, label: str, found: Look, form: CsvFormat, *, guessed: b
     for comment, keys in parts:
         lines += [f"  # {line}" for part in comment.split("\n") for line in wrap(part, 92)]
         lines += [indent(write_yaml({**keys}, in_lines=True).rstrip(), "  ")] if keys else []
-    lines += ["", "# Others: vertizo list methods.", "method: {name: dpzv}", ""]
+    lines += ["", "# Tries some and takes the best; vertizo list methods names all."]
+    lines += ["method: {name: auto}", ""]
     return "\n".join([*lines, "# The same seed repeats a run, bit for bit.", "seed: 0", ""])
 
 
@@ -138,13 +139,14 @@ def write(
 
 
 def _trained(text: str, path: Path) -> int:
-    """How many records train; errors as of a run, which would refuse its data."""
+    """How many records train under an ε; errors as of a run, which would refuse its data."""
     from vertizo.config.error_lines import parse_yaml
     from vertizo.config.schema import parse
     from vertizo.run.experiment import Experiment
 
     tree = parse_yaml(text)
     tree["data"]["path"] = str(path)
+    tree["method"]["name"] = "dpzv"  # one that is chosen takes trials
     return Experiment(parse(tree, "config.yaml")).data().records
 
 

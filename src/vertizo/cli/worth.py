@@ -43,16 +43,21 @@ def worth(
     as_json: AsJson = False,
 ) -> None:
     """Measure what each party adds: alone, without each, all together, all in one table."""
-    from vertizo.config import schema
+    from vertizo.config import choosing
 
-    chosen = schema.load(config, settings or [])
+    loaded = choosing.load(config, settings or [])
+    first = loaded.first() if isinstance(loaded, choosing.Open) else loaded
+    if "seed" not in first.model_fields_set:  # so that it is resumed where it was stopped
+        loaded = choosing.load(config, [*(settings or []), "seed=0"])
+    from vertizo.run.experiment import settled
+
+    errors = Console(stderr=True)
+    chosen = settled(loaded, lambda line: say([line], errors))
     if chosen.privacy.ledger is not None and (jobs or 1) > 1:
         raise ConfigError(
             f"--jobs is {jobs} but privacy.ledger {chosen.privacy.ledger} is for one run at a "
             "time; leave --jobs out"
         )
-    if "seed" not in chosen.model_fields_set:  # so that it is resumed where it was stopped
-        chosen = schema.load(config, [*(settings or []), "seed=0"])
     from vertizo.core.registry import short
     from vertizo.run.folder import RunFolder
     from vertizo.studies import made_by
@@ -61,7 +66,6 @@ def worth(
     folder = out or Path("runs") / f"worth-{short(chosen.data.name)}"
     RunFolder(folder).check_is_for(study.NAME)
     made = study.Worth(chosen, folder, seeds, shapley, repeats)
-    errors = Console(stderr=True)
     made.check()
     say((f"note: {note}" for note in [*made.data.notes, *made.beforehand]), errors)
     began = perf_counter()

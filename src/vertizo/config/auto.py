@@ -27,6 +27,8 @@ FEW = 1000
 """Records for training and validation below which both are too few: folds choose a candidate, and
 it trains on all of them for a number of epochs that is known beforehand."""
 ADAM: Tree = {"algorithm": "adam", "learning_rate": 2e-3, "weight_decay": 1e-2}
+ROUNDS = 600
+"""Batches of 32 in which linear parts have settled."""
 LARGE = 5000
 """Records from which on batches are of 256."""
 
@@ -76,7 +78,8 @@ def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
     few = tree["data"].get("validation") == 0 or (records is not None and records < FEW)
     network = _of_table({"name": "table"}, {"name": "table"}, [128])
     linear = _of_table({"outputs": 16}, {"final_relu": False}, [])
-    for own, epochs in ((network, 20), (linear, 120)):
+    passes = min(120, ROUNDS * 32 // (records or FEW))
+    for own, epochs in ((network, 20), (linear, passes)):
         if few:
             for section in ("client", "server"):
                 own[section]["optimizer"] = ADAM | {"decay": "linear"}

@@ -95,6 +95,7 @@ class Experiment:
         self.data()
 
     def _settle(self, given: Open, data: VerticalData) -> None:
+        torch.set_num_threads(self.config.threads)
         choice = auto.chosen(given, data, self._tell)
         self.config, self._choice, self._open = choice.config, choice.section(), None
 
@@ -225,3 +226,15 @@ class Experiment:
                 f"{folder.path} holds a run on another {changed[0]} than there is now (its SHA-256 "
                 f"is another one); bring that table back, or {instead}"
             )
+
+
+def settled(config: ExperimentConfig | Open, tell: auto.Tell = auto.silent) -> ExperimentConfig:
+    """A configuration with a method: the one that is chosen where it is open.
+
+    ``tell`` and errors are as of `Experiment.settle`.
+    """
+    if isinstance(config, ExperimentConfig):
+        return config
+    experiment = Experiment(config)
+    experiment.settle(tell)
+    return experiment.config
