@@ -80,6 +80,9 @@ class Counting:
     def tick(self) -> None:
         pass
 
+    def conclude(self) -> None:
+        pass
+
 
 class Label(LabelHolder):
     @contextmanager
