@@ -173,7 +173,7 @@ def test_the_command_line_shows_a_finished_run(
     ran: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And says that it has no records of its own to predict."""
-    call(monkeypatch, "train", "--resume", str(ran))
+    call(monkeypatch, "train", "--resume", str(ran), "--details")
     shown = capsys.readouterr().out
     assert "validation accuracy" in shown
     assert "test" not in shown.replace(str(ran), "")

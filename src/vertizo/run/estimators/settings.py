@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vertizo.config.auto import AUTO
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.splits import nearest
@@ -79,10 +80,18 @@ def options(section: str, value: Any) -> dict[str, Any]:
 def changed(section: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """A section with other options, of which None takes one away.
 
+    Options beside the method auto are DPZV's, as those without a method's name are in a file.
+
     Raises:
         ConfigError: the section has no such option, in scikit-learn's words.
     """
     given = _given(value)
+    if section == "method" and given.get("name") == AUTO:
+        asked = [name for name, each in changes.items() if each not in (None, AUTO)]
+        if not asked:
+            return value
+        given = {}
+        changes = {name: changes[name] for name in asked}
     wanted = {name: each for name, each in {**given, **changes}.items() if each is not None}
     known = options(section, value)
     if section == "method":
