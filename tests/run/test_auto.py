@@ -18,8 +18,11 @@ from vertizo.config import choosing, schema
 from vertizo.config.choosing import Open
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
+from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.run import auto
 from vertizo.run.experiment import Experiment, settled
+from vertizo.run.ledger_session import budget_for
+from vertizo.run.record_names import names_of
 
 TABLE: dict[str, Any] = {"name": "breast-cancer", "limit": 80, "validation": 0.2}
 QUICK: dict[str, Any] = {"method": "auto", "seed": 0, "epochs": 1, "data": TABLE}
@@ -133,6 +136,25 @@ def test_an_epsilon_takes_what_the_plan_advises(
     assert experiment.config.method.name == name
     assert experiment.config.privacy.mechanism == mechanism
     assert len(labels["train"])
+
+
+def test_what_is_said_beforehand_is_of_what_is_taken(tmp_path: Path) -> None:
+    """Its guarantee, its check, and the ledger that it is charged to."""
+    kept = {"epsilon": 1.0, "ledger": str(tmp_path / "spent.sqlite")}
+    given = {**QUICK, "data": {"name": "breast-cancer"}, "privacy": kept}
+    named = {**given, "method": {"name": "label-statistic"}}
+    expected = Experiment(schema.parse(named)).privacy()
+    assert Experiment(choosing.parse(given)).privacy() == expected
+    Experiment(choosing.parse(given)).check()
+    experiment = Experiment(schema.parse(named))
+    data = experiment.data()
+    DurableLedger.create(
+        tmp_path / "spent.sqlite", budget_for(experiment.config, data, 1), names=names_of(data)
+    )
+    ran = Experiment(choosing.parse(given)).run().summary["privacy"]
+    assert ran["epsilon"] == pytest.approx(expected["epsilon"])
+    with pytest.raises(RunError, match="ledger"):
+        Experiment(choosing.parse(given)).run()
 
 
 def test_the_label_holders_columns_enter_a_head_where_replies_are_of_sums() -> None:

@@ -32,7 +32,7 @@ from vertizo.run.loop import Training
 
 FOLDS = 4
 MOST = 10_000
-"""Training records of a trial, at most; the candidate that is taken trains on all."""
+"""Training records of a candidate's trials, at most; the candidate that is taken trains on all."""
 NAMES = {
     "network": "split learning of networks",
     "linear": "split learning of linear parts",
@@ -153,9 +153,9 @@ def _trained(config: ExperimentConfig, part: VerticalData) -> Mapping[str, Any]:
 
 def _parts(data: VerticalData, seed: int) -> Iterator[VerticalData]:
     """The data of each trial of a candidate: one, or as many as there are folds."""
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(data.records))
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(data.records)[:MOST])
     if len(data.labels["validation"]):
-        yield _part(data, order[:MOST])
+        yield _part(data, order)
     else:
         for fold in (order[start::FOLDS] for start in range(FOLDS)):
             yield _part(data, order[~torch.isin(order, fold)], fold)

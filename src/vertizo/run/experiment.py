@@ -112,11 +112,13 @@ class Experiment:
         Raises:
             ConfigError, DataError: parts of the configuration do not fit each other or the data.
         """
-        build(self.config, self.data())
+        data = self.data()
+        build(self.config, data)
 
     def privacy(self) -> dict[str, Any]:
         """The section ``privacy`` of the run's summary, beforehand; errors as `check`."""
-        privacy = build(self.config, self.data()).privacy()
+        data = self.data()
+        privacy = build(self.config, data).privacy()
         charged = controlled(self.config).privacy
         if charged.ledger is not None and charged.mechanism not in ON_LABELS:
             privacy["counted"] = f"this run, which draws on the ledger {charged.ledger}"
@@ -172,6 +174,8 @@ class Experiment:
         """The training that `run` makes, its folder and ledger held open; all else as of `run`."""
         torch.set_num_threads(self.config.threads)
         keep_freed_memory(LARGE)
+        if self._open is not None:
+            self.data()
         folder = None if out is None else RunFolder(Path(out))
         if folder is not None and resume:
             self.check_same(folder)
