@@ -139,6 +139,7 @@ def _run(
 ) -> dict[str, Any]:
     from vertizo.run import live
     from vertizo.run.folder import RunFolder
+    from vertizo.studies.worth import pooled
 
     known = RunFolder(folder).summary() if resume else None
     if known is not None:
@@ -154,4 +155,8 @@ def _run(
     ):
         if not is_control:
             say((f"note: {note}" for note in training.federation.notes), errors)
-        return training.run(resume=resume).summary
+        summary = training.run(resume=resume).summary
+    if not is_control and (found := pooled.references(experiment.config, experiment.data())):
+        summary |= {"references": found}
+        RunFolder(folder).write_summary(summary)
+    return summary

@@ -102,15 +102,11 @@ class Preparation(nn.Module):
 
     def _numbers(self, features: Tensor) -> Tensor:
         """Rows of numbers or their hats, behind categories as one column each."""
+        if self._kind != "splines":
+            return one_hot(features, self._cardinalities)
         rows, count = features.flatten(1), len(self._cardinalities)
-        parts = [
-            F.one_hot(rows[:, place].nan_to_num(0).clamp(0, k - 1).long(), k).to(rows.dtype)
-            for place, k in enumerate(self._cardinalities)
-        ]
-        numbers = rows[:, count:]
-        if self._kind == "splines":
-            numbers = hats(numbers, self.get_buffer("tips")).flatten(1)
-        return torch.cat([*parts, numbers], 1)
+        numbers = hats(rows[:, count:], self.get_buffer("tips")).flatten(1)
+        return torch.cat([one_hot(rows[:, :count], self._cardinalities), numbers], 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """[batch, ...] to [batch, components]."""
@@ -120,6 +116,16 @@ class Preparation(nn.Module):
             return centred @ basis.t()
         far = torch.cdist(centred, basis)
         return (far.mean(1, keepdim=True) - far).clamp(min=0)
+
+
+def one_hot(features: Tensor, cardinalities: Sequence[int]) -> Tensor:
+    """Rows [batch, columns] with a column for each category of the first ones, which hold codes."""
+    rows = features.flatten(1)
+    parts = [
+        F.one_hot(rows[:, place].nan_to_num(0).clamp(0, k - 1).long(), k).to(rows.dtype)
+        for place, k in enumerate(cardinalities)
+    ]
+    return torch.cat([*parts, rows[:, len(cardinalities) :]], 1)
 
 
 def hats(numbers: Tensor, tips: Tensor) -> Tensor:

@@ -84,7 +84,25 @@ def statements(summary: Summary) -> list[tuple[str, str]]:
     Each as what to call it, and the words.
     """
     sections = (("method", "choice"), ("privacy", "privacy"), ("raw head", "raw_head"))
-    return [(name, summary[key]["words"]) for name, key in sections if key in summary]
+    found = [(name, summary[key]["words"]) for name, key in sections if key in summary]
+    about = summary.get("references")
+    return [*([] if about is None else [("without a federation", _without(about))]), *found]
+
+
+def _without(about: Summary) -> str:
+    """What models predict without a federation."""
+
+    def figures(each: Mapping[str, float]) -> str:
+        by = {"linear": "a linear model"}
+        return ", ".join(f"{value:.4f} by {by.get(kind, kind)}" for kind, value in each.items())
+
+    alone, name = about["alone"], {"auc": "AUC", "rmse": "RMSE"}.get(about["metric"])
+    own = "nothing, as it has no columns" if alone is None else figures(alone)
+    return (
+        f"test {name or about['metric']} of the label holder alone: {own}; of all columns in one "
+        f"table: {figures(about['pooled'])}. Both are made of raw labels, the latter "
+        "in a simulation alone; no ε covers them."
+    )
 
 
 def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:

@@ -8,6 +8,7 @@ needs all columns in one place is there in a simulation only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,8 +18,16 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.data.weights import of_classes, of_labels
 from vertizo.models.losses import Classification, Quantile, Regression, Task
+from vertizo.models.pretrained import one_hot
+from vertizo.party.closing_scores import headline
 from vertizo.party.final_head import Fitted
+from vertizo.party.metrics import scores
 from vertizo.protocol.messages import Purpose
+
+MOST = 100_000
+"""Training records that both kinds of model are fitted on within seconds."""
+KINDS: dict[Literal["boosting", "logistic"], str] = {"boosting": "boosting", "logistic": "linear"}
+Figures = dict[str, float]
 
 
 def plain(task: Task) -> Classification | Regression:
@@ -45,14 +54,60 @@ def pooled(config: ExperimentConfig, data: VerticalData) -> Tensor | None:
     return _boosted(config, data, [*data.features, *own])
 
 
+def references(config: ExperimentConfig, data: VerticalData) -> dict[str, Any] | None:
+    """What a run on a table is worth: the headline of boosting and a linear model without it.
+
+    ``alone`` from the label holder's own columns (None where it has none), ``pooled`` from
+    everybody's, each by kind; the figure is called ``metric``. None for what is no table with test
+    records, more records than are fitted in seconds, several labels, and losses other than squares.
+    """
+    fits = data.preparation is not None and len(data.labels["test"]) and data.records <= MOST
+    if not fits or config.data.loss != "squared" or config.data.has_several_labels:
+        return None
+    own = [] if data.own is None else [(data.own.values, data.own.cardinalities)]
+    cardinalities = data.cardinalities or ((),) * len(data.features)
+    everybody = [*zip(data.features, cardinalities, strict=True), *own]
+    metric, labels = headline(data.task), data.labels["test"]
+
+    def figures(parts: Sequence[tuple[Mapping[Purpose, Tensor], tuple[int, ...]]]) -> Figures:
+        found: Figures = {}
+        for kind in KINDS:
+            made = [_one_hot(*part) if kind == "logistic" else part[0] for part in parts]
+            logits = _fitted(config, data, made, kind)
+            assert logits is not None, "numbers"
+            reached = scores(plain(data.task), logits, labels)
+            found |= {KINDS[kind]: float(reached[metric])} if metric in reached else {}
+        return found
+
+    whole = figures(everybody)  # no AUC where the test records are of one class
+    alone = figures(own) if own else None
+    return {"metric": metric, "alone": alone, "pooled": whole} if whole else None
+
+
+def _one_hot(
+    values: Mapping[Purpose, Tensor], cardinalities: tuple[int, ...]
+) -> dict[Purpose, Tensor]:
+    """A party's features with a column for each category."""
+    return {purpose: one_hot(rows, cardinalities) for purpose, rows in values.items()}
+
+
 def _boosted(
     config: ExperimentConfig, data: VerticalData, parts: Sequence[Mapping[Purpose, Tensor]]
+) -> Tensor | None:
+    return _fitted(config, data, parts, "boosting")
+
+
+def _fitted(
+    config: ExperimentConfig,
+    data: VerticalData,
+    parts: Sequence[Mapping[Purpose, Tensor]],
+    kind: Literal["boosting", "logistic"],
 ) -> Tensor | None:
     if not all(part["train"].is_floating_point() for part in parts):
         return None
     train, test = (torch.cat([part[p].flatten(1) for part in parts], 1) for p in ("train", "test"))
     labels = data.labels["train"]
-    head = Fitted("boosting", plain(data.task))
+    head = Fitted(kind, plain(data.task))
     head.fit(train, labels, of_labels(labels, of_classes(config.data, data), data.weights))
     return head.logits(test)
 
