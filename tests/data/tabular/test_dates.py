@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.data.refusals import refused
 
+import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
@@ -21,7 +22,6 @@ from vertizo.data.party_table import Choice, features
 from vertizo.data.prepare import prepare
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import VerticalData
-from vertizo.run.estimators.vertical import VerticalClassifier
 
 START = datetime(2019, 12, 30)  # a Monday
 ROWS = 60
@@ -137,7 +137,9 @@ def test_an_estimator_takes_frames_with_dates() -> None:
     )
     found = []
     for given in (content.select("x", "when"), there, there.assign(when=there["when"].astype(str))):
-        model = VerticalClassifier({"a": ["x"], "b": ["when"]}, epochs=1, random_state=0)
+        model = vz.VerticalClassifier(
+            {"a": ["x"], "b": ["when"]}, method="dpzv", epochs=1, random_state=0
+        )
         found.append(model.fit(given, y).predict_proba(given))
         assert model._preparation.parties["b"].dates == ("when",)
     assert np.array_equal(found[0], found[1])
