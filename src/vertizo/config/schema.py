@@ -384,8 +384,8 @@ def parse(
         )
     if auto.is_open(tree):
         raise ConfigError(
-            f"{source}: method.name is 'auto', which `vertizo train` and the estimators choose by; "
-            "name a method here, such as the one in a run's config.yaml"
+            f"{source}: method.name is 'auto', which is for `vertizo train`, `vertizo worth` and "
+            "the estimators; name a method here, such as the one in a run's config.yaml"
         )
     try:
         return ExperimentConfig.model_validate(tree)

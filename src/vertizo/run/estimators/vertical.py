@@ -24,7 +24,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
 
     All parties run in this process: a simulation of what `vertizo serve` and `vertizo join` do in
     several, message by message the same. Parameters that are None are chosen: by the method and
-    from the number of records and columns, never from their values.
+    from the number of records and columns, never from their values. Without ``privacy`` the method
+    auto is not: it reads labels, and may choose one that sends clients gradients.
 
     Args:
         parties: party → its columns, by name or position; columns that nobody holds are not used.
