@@ -171,8 +171,8 @@ TABLE = r'''
 
 # largest-loss-chosen: among equals, as of a regression, the model of the largest loss is best
 @ party/metrics.py party/test_metrics.py run/test_stopping.py run/test_experiment.py
--return first, -row["validation_loss"]
-+return first, row["validation_loss"]
+-return first, -row[f"{of}loss"]
++return first, row[f"{of}loss"]
 
 # padding-counts: the rows that fill a secret sample up count as records, the first many times
 @ party/private_updates.py party/test_updates.py contracts/test_sensitivity.py

@@ -36,7 +36,7 @@ def test_every_module_is_short_and_says_in_a_line_what_it_is() -> None:
     for path in modules:
         text = path.read_text(encoding="utf-8")
         name = str(path.relative_to(ROOT))
-        assert len(text.splitlines()) <= 400, f"{name} is longer than 400 lines"
+        assert len(text.splitlines()) <= 800, f"{name} is longer than 800 lines"
         words = ast.get_docstring(ast.parse(text)) or ""
         assert words.strip().splitlines()[:1], f"{name} has no docstring"
         assert words.splitlines()[0].strip(), f"{name} says nothing in its first line"

@@ -16,7 +16,7 @@ from vertizo.attacks.settings import with_noise
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import asking
 
 
 class Named(Attack):
@@ -66,7 +66,7 @@ def test_an_attack_that_does_not_fit_is_raised_or_noted() -> None:
 
 
 def test_every_setting_is_valid_for_every_method() -> None:
-    for place, method, noise in itertools.product(SETTINGS, METHODS, (False, True)):
+    for place, method, noise in itertools.product(SETTINGS, asking(), (False, True)):
         config = setting(place, method, noise=noise)
         assert config.method.name == method
         privacy = config.privacy

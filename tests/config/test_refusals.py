@@ -485,7 +485,7 @@ def test_codecs_that_do_not_fit_the_method(refuses: Refuses) -> None:
         for name in ("uniform", "top-k", "sign") if method in PAIRS else ():
             words = (f"codecs.up is {name!r}", whose, "method.smoothing", "'paired'")
             refuses([(_coded(method, f"up: {{name: {name}}}"), *words)])
-        for feedback in ("down", "both") if method in (*PAIRS, "czofo") else ():
+        for feedback in ("down", "both") if method in (*PAIRS, "czofo", "one-shot") else ():
             words = (f"codecs.feedback is {feedback!r}", whose, "'up' or 'none'")
             refuses([(_coded(method, f"feedback: {feedback}"), *words)])
         for name in ("top-k", "sign") if method in LOSSES else ():

@@ -27,7 +27,7 @@ Load = Callable[..., ExperimentConfig]
 
 FIRST_ORDER = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 IN_STEP = ["syn-zoo-vfl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
-ONE_POINT = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
+ONE_POINT = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl", "one-shot"]
 TANGENTS = ["tangent", "label-statistic"]
 PAIRS = ["dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl"]
 LOSSES = ["cascaded", "zoo-vfl"]
@@ -93,7 +93,7 @@ METHODS_OF_ALL_KINDS = st.one_of(
     some(**SHIFT),
     chosen("dpzv", **SHIFT, **SEVERAL),
     *(chosen(name, **SHIFT) for name in ("cascaded", "zoo-vfl", "syn-zoo-vfl", "czofo")),
-    *(chosen(name) for name in ("vafl", "split")),
+    *(chosen(name) for name in ("vafl", "split", "one-shot")),
     *(chosen(name, local_steps=STEPS) for name in ("compressed-vfl", "fedbcd")),
     chosen("tangent", num_directions=STEPS, sweeps=STEPS),
     chosen("label-statistic", num_directions=STEPS, spread=st.floats(0.1, 9)),
@@ -314,7 +314,7 @@ def test_every_update_and_every_kind_of_model_that_a_method_has_fits(load: Load)
 
 def test_codecs_that_fit_a_method(load: Load) -> None:
     for method in METHODS.keys() - {*TANGENTS}:
-        feedback = ["up"] if method in (*PAIRS, "czofo") else ["up", "down", "both"]
+        feedback = ["up"] if method in (*PAIRS, "czofo", "one-shot") else ["up", "down", "both"]
         codecs = [f"feedback: {way}" for way in feedback]
         ways = ("uniform", "top-k", "sign") if method in ONE_POINT else ("paired",)
         codecs += [f"up: {{name: {name}}}" for name in ways]
@@ -354,6 +354,7 @@ OWN = {
     "flex-vfl": ("synchronous", "sgd", "none"),
     "tangent": ("asynchronous", "sgd", "none"),
     "label-statistic": ("asynchronous", "sgd", "none"),
+    "one-shot": ("asynchronous", "none", "none"),
 }
 """Timing, the server's update and the codec of queries, where they are left out."""
 

@@ -27,7 +27,7 @@ PAIRS = [
     (name, timing)
     for name, method in METHODS.items()
     for timing in method.timings
-    if not method.sends_tangents
+    if not method.sends_tangents and method.asks
 ]
 UPDATES = [
     ("cascaded", "none"),

@@ -13,11 +13,11 @@ from tests.rows import each
 
 from vertizo.config.schema import parse
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import METHODS, asking
 from vertizo.run.experiment import Experiment
 
 MECHANISMS = ("randomised-response", "teacher")
-PAIRS = [(name, timing) for name, method in METHODS.items() for timing in method.timings]
+PAIRS = [(name, timing) for name in asking() for timing in METHODS[name].timings]
 
 
 def settings(mechanism: str, **privacy: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from tests import deployments
 
 from vertizo import Experiment
 from vertizo.config.schema import ExperimentConfig, parse
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import asking
 from vertizo.network.serving import FederationService
 from vertizo.privacy.secure_noise import SecureNoise
 from vertizo.protocol import wire
@@ -555,11 +555,11 @@ def stored(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-NAMES = (*METHODS, "served", "discrete-noise")
+NAMES = (*asking(), "served", "discrete-noise")
 
 
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", [*METHODS, "served"])
+@pytest.mark.parametrize("name", [*asking(), "served"])
 def test_runs_are_as_recorded(name: str, full: bool, tmp_path: Path) -> None:
     """Bytes are compared in the full tier alone: the gate asks for no model of processor."""
     cases = None if full else IN_THE_GATE.get(name, ("usual",))
@@ -586,7 +586,7 @@ def test_discrete_noise_is_as_recorded(tmp_path: Path) -> None:
 
 
 def test_every_method_is_recorded() -> None:
-    assert CASES.keys() == METHODS.keys()
+    assert CASES.keys() == {*asking()}
     assert {path.stem for path in FOLDER.iterdir()} == {*NAMES, "machine"}
 
 

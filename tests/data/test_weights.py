@@ -20,7 +20,7 @@ from vertizo.data import party_table, weights
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import asking
 from vertizo.models.losses import Classification, ClassWeighted
 from vertizo.protocol.messages import Query
 
@@ -128,7 +128,7 @@ def test_unknown_classes_are_refused(changes: dict[str, Any], words: str) -> Non
 
 
 @pytest.mark.full
-@each("method", list(METHODS))
+@each("method", asking())
 def test_every_method_tells_as_much_more_of_a_record_as_it_weighs(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from vertizo.config.method_defaults import TABLES
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import METHODS, asking
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import Vafl
@@ -124,7 +124,7 @@ class TestRates:
         assert quiet == data_defaults.PRIVATE_RATE
         assert loud == pytest.approx(data_defaults.PRIVATE_WANDERING / 10)
 
-    @each("method", METHODS)
+    @each("method", asking())
     def test_every_run_has_rates_and_says_which(self, method: str) -> None:
         config = parse({"method": {"name": method}, "epochs": 1})
         made = build(config, people(100))
@@ -145,7 +145,7 @@ class TestRates:
 
 
 class TestGuarantee:
-    @each("method", METHODS)
+    @each("method", asking())
     def test_an_epsilon_is_enough_with_every_method(self, method: str) -> None:
         config = parse({"privacy": {"epsilon": 2.0}, "method": {"name": method}})
         privacy = Experiment(config, people(400)).privacy()

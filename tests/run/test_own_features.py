@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import asking
 from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import explain
@@ -49,7 +49,7 @@ def changes(method: str) -> dict[str, Any]:
 
 
 @pytest.mark.full
-@each("method", METHODS.keys() - {"label-statistic"})  # whose replies hold nothing of it
+@each("method", {*asking()} - {"label-statistic"})  # whose replies hold nothing of it
 def test_every_method_learns_from_both(method: str) -> None:
     """A client decides one bit of the label, the label holder the other: alone each gets half."""
     data = half_own(fed.two_bits(160))

@@ -27,7 +27,7 @@ from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.methods.base import Method
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import METHODS, asking
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.forward_difference import ForwardDifference
 from vertizo.run.data_defaults import TANGENT_CLIP
@@ -94,6 +94,11 @@ def setting(
     """
     if method not in METHODS:
         raise ConfigError(f"there is no method {method!r}; known are {', '.join(METHODS)}")
+    if not METHODS[method].asks:
+        raise ConfigError(
+            f"method {method!r} sends clients nothing, so that there is nothing to attack labels "
+            f"by; use {', '.join(asking())}"
+        )
     tree = deepcopy(SETTINGS[name]) | {"seed": seed, "method": {"name": method}}
     exact = name.startswith("sum")
     if METHODS[method].first_order_client and not exact:

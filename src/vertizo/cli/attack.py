@@ -122,14 +122,14 @@ def _table(
 ) -> list[Trials]:
     from vertizo.attacks.choice import ATTACKS
     from vertizo.attacks.runner import Entry, cell, first_seed, make, split_settings, table
-    from vertizo.methods.choice import METHODS
+    from vertizo.methods.choice import asking
 
     own, rest = split_settings(settings)
     if own:
         raise ConfigError(f"--set attack.{own[0]} is for one attack, not for the table")
     entries = [
         Entry(tried, method, noisy, cell(path, rest, tried, method, noisy))
-        for method in _names("--methods", methods, list(METHODS))
+        for method in _names("--methods", methods, list(asking()))
         for noisy in ((False, True) if noise else (False,))
         for tried in map(make, _names("--attacks", attacks, list(ATTACKS)))
     ]

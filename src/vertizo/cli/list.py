@@ -43,6 +43,8 @@ METHODS = {
     "a finished step back. For few, narrow messages under an ε.",
     "label-statistic": "The client asks once about its whole table, gets a noised sum over labels "
     "back, and fits its model to it. For one message each way under an ε.",
+    "one-shot": "The client uploads numbers that it made without labels, once; the server fits a "
+    "model that stays there. For ε = 0: nothing that depends on a label is sent.",
 }
 TRACKERS = {
     "tensorboard": "Event files below DIR, as tensorboard=DIR.",

@@ -51,7 +51,7 @@ def complete_runs(incomplete: str) -> list[str]:
 
 HEAD = option(
     "private: the server's model. raw: what server.final_head fitted on raw labels. "
-    "Default: private.",
+    "Default: the one that the run's figures are of.",
 )
 """Which of a job's heads predicts."""
 

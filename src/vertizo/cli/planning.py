@@ -164,7 +164,7 @@ def _better(
     yield (
         f"Warning: signal to noise is {forecast.text(least)}; below 1 little is learned. At the "
         f"same ε, {best.settings!r} with narrow messages has {forecast.text(best.signal)}; more "
-        "records or a larger ε help as well, and frozen, label-free clients cost nothing."
+        "records or a larger ε help as well, and method one-shot costs nothing."
     )
 
 
@@ -178,9 +178,17 @@ def _compare(
     way, why = choosing.chosen(found, case, epsilon, cover)
     if as_json:
         print(
-            strict_json.line({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]})
+            strict_json.line(
+                {
+                    "chosen": way.name,
+                    "why": why,
+                    "three_ways": choosing.three_ways(found, way, epsilon),
+                    "ways": [asdict(w) for w in found],
+                }
+            )
         )
         return
     headings, *rows = choosing.table(found)
     show(grid(headings, rows, f"ways to spend ε = {epsilon:g} at δ = {delta:g}", room()))
-    say([f"Take {way.name} ({way.settings}): {why}.", choosing.READING])
+    three = choosing.three_ways(found, way, epsilon)
+    say([f"Take {way.name} ({way.settings}): {why}.", *three, choosing.READING])

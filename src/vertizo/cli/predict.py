@@ -57,7 +57,6 @@ def predict(
     """Predict new records, from a run folder or together with all parties over the network."""
     from vertizo.config.environment import Variable, source_of
 
-    chosen = head or "private"
     if run.is_dir():
         for setting in settings or []:
             if not isinstance(setting, Variable):
@@ -66,7 +65,7 @@ def predict(
                     "predicts as it was trained"
                 )
         predict_offline(
-            run, data, out, id_column=id_, delimiter=delimiter, encoding=encoding, head=chosen
+            run, data, out, id_column=id_, delimiter=delimiter, encoding=encoding, head=head
         )
         return
     if not run.exists():
@@ -85,7 +84,7 @@ def predict(
         if is_label_holder(run):
             if out is None:
                 raise ConfigError("--out is missing; name the file that predictions go to")
-            _as_label_holder(run, settings or [], data, out, chosen)
+            _as_label_holder(run, settings or [], data, out, head)
         else:
             for flag, given in (("--out", out), ("--head", head)):
                 if given is not None:
@@ -105,7 +104,7 @@ def predict_offline(
     id_column: str | None = None,
     delimiter: str | None = None,
     encoding: Encoding | None = None,
-    head: Head = "private",
+    head: Head | None = None,
 ) -> None:
     """Predict the records of a file, or the run's own test records.
 
@@ -160,11 +159,13 @@ def predict_offline(
         some = "" if found.scored == count else f" ({found.scored:,} have a label)"
         lines.append(f"scores{some}: {figures}")
     say((f"note: {note}" for note in found.notes), log.errors())
-    lines.append(f"privacy: {coverage_of(predictor.summary['privacy'], head)}")
+    lines.append(f"privacy: {coverage_of(predictor.summary['privacy'], predictor.head)}")
     say(lines, log.errors() if out is None else log.results())
 
 
-def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, head: Head) -> None:
+def _as_label_holder(
+    path: Path, settings: list[str], data: Path, out: Path, head: Head | None
+) -> None:
     """Predict with all parties; the label holder alone gets the predictions."""
     from vertizo.network.options import load_serve
     from vertizo.network.predicting import PredictingService
@@ -197,7 +198,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, hea
     frame = frame_of(service.task, service.class_names, service.logits(), keys)
     write_file(frame, out)
     said = f"{frame.height:,} predictions written to {out}"
-    say([said, f"privacy: {coverage_of(service.privacy, head)}"], log.results())
+    say([said, f"privacy: {coverage_of(service.privacy, service.head)}"], log.results())
 
 
 def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:

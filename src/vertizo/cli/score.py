@@ -45,7 +45,7 @@ def score(
 
         if is_label_holder(config):
             served = load_serve(config, settings or [])
-            _as_label_holder(config, served, data, table, head or "private")
+            _as_label_holder(config, served, data, table, head)
         else:
             if head is not None:
                 raise ConfigError("--head is the label holder's; a feature holder gets no scores")
@@ -70,7 +70,7 @@ def api_key(
 
 
 def _as_label_holder(
-    path: Path, config: ServeConfig, data: Path | None, table: str | None, head: Head
+    path: Path, config: ServeConfig, data: Path | None, table: str | None, head: Head | None
 ) -> None:
     served, scoring = config.federation, config.scoring
     if scoring is None:
@@ -116,7 +116,7 @@ def _as_label_holder(
         for name, place, port in (("HTTP", scoring.http, http), ("gRPC", scoring.grpc, grpc)):
             if place is not None:
                 notice(f"callers ask by {name} at {place.rpartition(':')[0]}:{port}")
-        notice(f"privacy: {coverage_of(model.privacy, head)}")
+        notice(f"privacy: {coverage_of(model.privacy, model.head)}")
         were_ready = False
         while not stopped.wait(TICK):
             service.tick()

@@ -88,6 +88,7 @@ def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
             batch = 64 if records is None or records < LARGE else 256
             own |= {"epochs": 80, "batch_size": batch, "data": {"validation": 0.15}}
             own["early_stopping"] = {"patience": 10}
+            own["server"]["final_head"] = "auto"
         if "label_holder" not in tree["data"]:
             del own["server"]["encoder"]
     zeroth = {**plain["dpzv"], "data": {"validation": 0.0 if few else 0.15}}

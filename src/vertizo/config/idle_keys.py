@@ -9,15 +9,26 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
-from vertizo.core.names import PRIVATE
+from vertizo.core.names import PRIVATE, HeadName
 from vertizo.data.datasets.catalog import CATALOG
 
-HEADS = {
-    "squared": ("private", "logistic", "boosting", "refit"),
-    "huber": ("private", "refit"),
-    "quantile": ("private", "boosting", "refit"),
+HEADS: dict[str, tuple[HeadName, ...]] = {
+    "squared": ("private", "logistic", "boosting", "refit", "auto"),
+    "huber": ("private", "refit", "auto"),
+    "quantile": ("private", "boosting", "refit", "auto"),
 }
 """The heads that make a loss small."""
+
+
+def heads_of(config: Any) -> tuple[HeadName, ...]:
+    """The heads among which `server.final_head` auto chooses; the server's model is the first.
+
+    Where clients use no label it is not trained.
+    """
+    out = {"auto"} | ({"private"} if config.is_label_free else set())
+    if config.data.has_several_labels:
+        out |= {"logistic", "boosting"}
+    return tuple(head for head in HEADS[config.data.loss] if head not in out)
 
 
 def check_all_used(config: Any) -> None:
@@ -78,6 +89,11 @@ def check_all_used(config: Any) -> None:
         raise ValueError(
             f"server.final_head is {config.server.final_head!r}, which fits squares, but data.loss "
             f"is {loss!r}; it is for {any_of(HEADS[loss])}"
+        )
+    if config.server.final_head == "auto" and config.data.validation == 0:
+        raise ValueError(
+            "server.final_head is 'auto', which chooses by validation records, but "
+            "data.validation is 0; give a share, such as 0.1, or name a head"
         )
 
 

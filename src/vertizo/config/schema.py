@@ -31,6 +31,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
     ControlName,
+    Head,
     Naming,
     Timing,
 )
@@ -155,6 +156,8 @@ class ExperimentConfig(Options):
                 f"query but method {name!r} asks about the same records' features again and again; "
                 "leave it out, or use another method"
             )
+        if not method.asks:
+            self._uploads_once()
         check_image_parts(self)
         if self.simulation.activation is not None:
             check_activation(self)
@@ -171,6 +174,20 @@ class ExperimentConfig(Options):
         check_several_labels(self)
         check_all_used(self)
         return self
+
+    def _uploads_once(self) -> None:
+        """A method without queries has nothing to control, and no noise for what is uploaded."""
+        name = self.method.name
+        if self.control != "none":
+            raise ValueError(
+                f"control is {self.control!r} but clients of method {name!r} are not trained, so "
+                "that there is nothing to replace; leave control out"
+            )
+        if self.privacy.mechanism == "embedding-noise":
+            raise ValueError(
+                f"privacy.mechanism is 'embedding-noise' but what clients of method {name!r} "
+                "upload carries no noise; leave privacy out, or use another method"
+            )
 
     def _noise_fits(self) -> None:
         privacy, update = self.privacy, self.server.update
@@ -296,6 +313,16 @@ class ExperimentConfig(Options):
                     f"{loss_of(codec, self.batch_size):.0%} of what it is given, so that errors "
                     "would add up; use more bits, 'sign' or 'top-k'"
                 )
+
+    @property
+    def is_label_free(self) -> bool:
+        """Whether clients use no label and ask nothing, by `control` or by the method."""
+        return self.control == "label-free" or not self.method.asks
+
+    @property
+    def predicts_by(self) -> Head:
+        """The head whose figures are the run's, and that predicts unless another is named."""
+        return "raw" if self.is_label_free or self.server.final_head == "auto" else "private"
 
     def of_party(self, name: str) -> ExperimentConfig:
         """As the party of that name has it: with its own model, where it has one."""

@@ -55,7 +55,8 @@ class ServerConfig(Options):
     embeddings and the label holder's own columns. It costs no privacy against clients, and must
     stay with the label holder, as its predictions must. private: none. logistic: ridge for a
     regression. boosting: of trees. refit: the server's model, trained again from its first
-    parameters."""
+    parameters. auto: all of these, the server's model too; the one that predicts validation
+    records best is what the run predicts by."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
     device: kinds.Device = "cpu"

@@ -17,7 +17,7 @@ def check_several_labels(config: ExperimentConfig) -> None:
     if not config.data.has_several_labels:
         return
     head, mechanism = config.server.final_head, config.privacy.mechanism
-    if head not in ("private", "refit"):
+    if head not in ("private", "refit", "auto"):
         raise ValueError(
             f"server.final_head is {head!r} but data.label is a list; a head for several labels is "
             "'refit'"

@@ -32,9 +32,9 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 Join = Literal["concat", "sum", "mean"]
 """How the clients' embeddings become the server model's input."""
 
-HeadName = Literal["private", "logistic", "boosting", "refit"]
-"""What predicts at the end: the server's model, or one fitted on raw labels after the last reply
-(`vertizo.party.final_head`)."""
+HeadName = Literal["private", "logistic", "boosting", "refit", "auto"]
+"""What predicts at the end: the server's model, one fitted on raw labels after the last reply
+(`vertizo.party.final_head`), or the one of all these that predicts validation records best."""
 Head = Literal["private", "raw"]
 """Which of the two predicts."""
 

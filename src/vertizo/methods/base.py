@@ -153,6 +153,9 @@ class Method(Chosen):
     """The ways that may be chosen."""
     server_join: ClassVar[Join] = "concat"
     """How embeddings meet at the server, unless another way is chosen."""
+    asks: ClassVar[bool] = True
+    """Whether clients ask and are told. Else they upload their embeddings once, of models that no
+    label moves, and a raw head predicts (`vertizo.run.label_free`)."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""
     as_pytorch: ClassVar[bool] = False

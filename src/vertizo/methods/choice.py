@@ -23,10 +23,17 @@ METHODS: Registry[type[Method]] = Registry(
         "flex-vfl": f"{_HERE}.first_order:FlexVfl",
         "tangent": f"{_HERE}.tangent:Tangent",
         "label-statistic": f"{_HERE}.label_statistic:LabelStatistic",
+        "one-shot": f"{_HERE}.one_shot:OneShot",
     },
     f"{_HERE}.base:Method",
 )
 """Every method by name."""
+
+
+def asking() -> tuple[str, ...]:
+    """Those whose clients ask and are told; the others upload once."""
+    return tuple(name for name, method in METHODS.items() if method.asks)
+
 
 if TYPE_CHECKING:
     MethodConfig = Method

@@ -147,8 +147,13 @@ class PiecewiseLinear(nn.Module):
         """Place the edges at quantiles of numbers [records, columns]."""
         edges = self.get_buffer("edges")
         shares = self._shares(edges.shape[1] - 1).numpy()
-        found = np.quantile(numbers.double().numpy(), shares, axis=0)
-        edges.copy_(torch.from_numpy(found).T)
+        for column, values in zip(edges, numbers.double().numpy().T, strict=True):
+            found = np.unique(np.quantile(values, shares))
+            spare = len(column) - len(found)  # where many values are equal
+            if spare:
+                different = np.quantile(np.unique(values), np.linspace(0, 1, spare + 2)[1:-1])
+                found = np.sort(np.concatenate([found, different]))
+            column.copy_(torch.from_numpy(found))
 
     def forward(self, numbers: Tensor) -> Tensor:
         """[batch, columns] to [batch, columns, bins]."""

@@ -30,13 +30,14 @@ REPLACED = Stream.from_seed(0)
 
 
 class LabelHolderModel:
-    """The label holder's part; ``head`` says which of the job's heads predicts.
+    """The label holder's part; ``head`` says which of the job's heads predicts; None for that
+    of its figures.
 
     Raises:
         RunError: the job is not over, or has no such head, or was of no table.
     """
 
-    def __init__(self, config: ServeConfig, head: Head = "private") -> None:
+    def __init__(self, config: ServeConfig, head: Head | None = None) -> None:
         served = config.federation
         self._folder = folder = RunFolder(served.folder)
         self.name = str(served.folder)
@@ -44,7 +45,9 @@ class LabelHolderModel:
         self.members = tuple(served.members)
         if (summary := folder.summary()) is None:
             raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
-        self.raw_head = raw_head_of(folder, folder.config()) if head == "raw" else None
+        self.head: Head = head or folder.config().predicts_by
+        """Which of the job's heads predicts."""
+        self.raw_head = raw_head_of(folder, folder.config()) if self.head == "raw" else None
         if (preparation := folder.preparation()) is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.privacy = summary["privacy"]

@@ -18,6 +18,7 @@ from vertizo.data.own_table import OwnTable
 from vertizo.network.addresses import is_loopback, parsed
 from vertizo.network.job_id import JobId
 from vertizo.privacy.options import ON_LABELS
+from vertizo.run.label_free import controlled
 
 NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
 SCORING_FILES = ("callers", "certificate", "key", "log")
@@ -205,7 +206,9 @@ class ServeConfig(ExperimentConfig):
         if self.simulation.activation is not None:
             raise ValueError("simulation.activation is for simulations; leave it out")
         if self.control == "label-free":
-            raise ValueError("control is 'label-free', which is for simulations; leave it out")
+            raise ValueError(
+                "control is 'label-free', which is for simulations; set method.name to 'one-shot'"
+            )
         if served.trial and self.privacy.ledger is not None:
             raise ValueError(NO_LEDGER)
         together = self.simulation.timing == "synchronous" and served.absent == "go-on"
@@ -231,7 +234,7 @@ class ServeConfig(ExperimentConfig):
         if self.data.name != "table":
             held = self.data.label_holder is not None
             plain["data"]["parties"] = len(self.federation.members) + held
-        return ExperimentConfig.model_validate(plain)
+        return controlled(ExperimentConfig.model_validate(plain))
 
 
 class JoinOptions(FederationOptions):

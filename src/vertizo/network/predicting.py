@@ -68,7 +68,7 @@ class NewRecords:
 class PredictingService(MemberService):
     """The label holder's side; a `vertizo.network.transport.Service`.
 
-    ``head`` says which of the job's heads predicts.
+    ``head`` says which of the job's heads predicts; None for that of its figures.
 
     Raises:
         RunError: the job is not over, or has no such head, or the folder is of another.
@@ -82,13 +82,14 @@ class PredictingService(MemberService):
         config: ServeConfig,
         records: NewRecords,
         notice: Callable[[str], None] = lambda line: None,
-        head: Head = "private",
+        head: Head | None = None,
     ) -> None:
         served = config.federation
         super().__init__(served, notice)
         model = LabelHolderModel(config, head)
         self._model, self.records, self.run = model, records, model.job
         self.privacy, self.task, self.class_names = model.privacy, model.task, model.class_names
+        self.head = model.head
         self._federation = served.name
         own = None if model.own is None else records.features(model.own)
         for line in [] if model.own is None else records.notes(model.own):

@@ -9,6 +9,7 @@ needs no pickle, loads nothing but arrays, and predicts the same under any versi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from vertizo.models.base import Points, State
 from vertizo.models.losses import Classification, Quantile, Regression
+from vertizo.party.metrics import Scores, quality
 from vertizo.party.server_model import ServerModel
 
 WORDS = (
@@ -53,9 +55,13 @@ Array = NDArray[np.float64]
 class FinalHead(Protocol):
     """What predicts in the place of the server's model once it is fitted, or loaded."""
 
-    combines: bool
-    """Whether its rows are what the server's model reads (`server.join`), or else the parties' own
-    numbers side by side. The label holder's features are behind them in either case."""
+    @property
+    def combines(self) -> bool:
+        """Whether its rows are what the server's model reads (`server.join`).
+
+        Or else the parties' own numbers side by side. The label holder's features are behind them
+        in either case.
+        """
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Learn from the training records' rows, [records, width], and raw labels [records].
@@ -71,6 +77,73 @@ class FinalHead(Protocol):
 
     def load(self, state: State) -> None:
         """Predict as the head of that state; KeyError, TypeError or ValueError if it is no such."""
+
+
+class Served:
+    """The server's model itself, as a head among others to choose from."""
+
+    combines = True
+
+    def __init__(self, model: ServerModel) -> None:
+        self._model = model
+
+    def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        """Nothing: it was trained by queries."""
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """As of a `FinalHead`."""
+        return self._model.logits(rows).cpu()
+
+    def state(self) -> State:
+        """Nothing, as what keeps the model has it."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Nothing."""
+
+
+class Chosen:
+    """The one of several heads, by name, that predicts validation records best; ties by order.
+
+    The first one until `choose` was called.
+    """
+
+    def __init__(self, heads: Mapping[str, FinalHead]) -> None:
+        self.heads = heads
+        self.kind = next(iter(heads))
+        self.tried: dict[str, Scores] = {}
+        """Of each head, figures of validation records."""
+
+    @property
+    def combines(self) -> bool:
+        """As of the head that was chosen."""
+        return self.heads[self.kind].combines
+
+    def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        """The one that was chosen; to choose, `heads` are fitted one by one."""
+        self.heads[self.kind].fit(rows, labels, weights)
+
+    def choose(self, tried: Mapping[str, Scores]) -> None:
+        """Take the best by figures of validation records (`vertizo.party.metrics.quality`)."""
+        self.tried = dict(tried)
+        self.kind = max(tried, key=lambda name: quality(tried[name], of=""))
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """As of a `FinalHead`."""
+        return self.heads[self.kind].logits(rows)
+
+    def state(self) -> State:
+        """As of a `FinalHead`."""
+        return {"kind": self.kind, "head": self.heads[self.kind].state()}
+
+    def load(self, state: State) -> None:
+        """As of a `FinalHead`."""
+        if not isinstance(state, dict):
+            raise TypeError("the state of another kind of head")
+        if state["kind"] not in self.heads:
+            raise ValueError(f"a head {state['kind']!r}, which is none of these")
+        self.kind = state["kind"]
+        self.heads[self.kind].load(state["head"])
 
 
 class Fitted:

@@ -17,7 +17,7 @@ METRICS = ("auc", "accuracy", "loss")
 """What a model is chosen by: the first that there is."""
 
 
-def quality(row: Mapping[str, float]) -> tuple[float, float]:
+def quality(row: Mapping[str, float], of: str = "validation_") -> tuple[float, float]:
     """What the best of a run's models is chosen by: a key to sort by, larger is better.
 
     The area under the ROC curve where there are two classes, accuracy where there are more, and
@@ -28,11 +28,11 @@ def quality(row: Mapping[str, float]) -> tuple[float, float]:
     >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
     (0.7, -0.5)
 
-    The row is one of ``metrics.jsonl``, with figures on validation records.
+    The row is one of ``metrics.jsonl``; figures' names begin with ``of``.
     """
-    name = chosen_by(row)
-    first = 0.0 if name == "loss" else row[f"validation_{name}"]
-    return first, -row["validation_loss"]
+    name = chosen_by(row, of)
+    first = 0.0 if name == "loss" else row[f"{of}{name}"]
+    return first, -row[f"{of}loss"]
 
 
 def chosen_by(row: Mapping[str, Any], of: str = "validation_") -> str:

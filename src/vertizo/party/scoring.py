@@ -11,7 +11,7 @@ from vertizo.core.names import Head
 from vertizo.models.losses import Classification
 from vertizo.party.checks import Partition
 from vertizo.party.closing_scores import closing_scores
-from vertizo.party.final_head import FinalHead
+from vertizo.party.final_head import Chosen, FinalHead
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.server_model import ServerSide
 from vertizo.protocol.messages import Purpose
@@ -44,7 +44,7 @@ class Scoring:
         if by == "private":
             return self.side.model.logits(self._joined(purpose, rows)).cpu()
         assert self.head is not None, "the configuration names one"
-        return self.head.logits(self._of_head(purpose, rows))
+        return self.head.logits(self._of_head(self.head, purpose, rows))
 
     def score(
         self, purpose: Purpose, rows: Tensor, by: Head = "private", *, whole: bool = False
@@ -60,20 +60,31 @@ class Scoring:
         self.tested[by] = logits
         return closing_scores(self._task, logits, self.labels[purpose])
 
-    def fit_head(self, rows: Tensor) -> None:
-        """Fit the raw head on the training records' raw labels; only this weighs records."""
+    def fit_head(self, rows: Tensor, held: Tensor | None) -> None:
+        """Fit the raw head on the training records' raw labels; only this weighs records.
+
+        ``held`` are validation records, [rows, Σ d_h], which choose among several; None for none.
+        """
         assert self.head is not None, "the configuration names one"
-        self.head.fit(self._of_head("train", rows), self.labels["train"], self.side.head_weights)
+        labels, weights = self.labels["train"], self.side.head_weights
+        if not isinstance(self.head, Chosen) or held is None:
+            self.head.fit(self._of_head(self.head, "train", rows), labels, weights)
+            return
+        tried = {}
+        for name, head in self.head.heads.items():
+            head.fit(self._of_head(head, "train", rows), labels, weights)
+            logits = head.logits(self._of_head(head, "validation", held))
+            tried[name] = scores(self._task, logits, self.labels["validation"])
+        self.head.choose(tried)
 
     def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """What the server's model reads."""
         joined = self.side.table.combine(rows)
         return self._with_own(purpose, joined) if self.side.table.has_own else joined
 
-    def _of_head(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        """What the raw head reads."""
-        assert self.head is not None, "the configuration names one"
-        return self._joined(purpose, rows) if self.head.combines else self._with_own(purpose, rows)
+    def _of_head(self, head: FinalHead, purpose: Purpose, rows: Tensor) -> Tensor:
+        """What a raw head reads."""
+        return self._joined(purpose, rows) if head.combines else self._with_own(purpose, rows)
 
     def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """Rows with the label holder's own features behind them."""

@@ -85,7 +85,7 @@ class ServerParty:
         self._order: wire.Order | None = self._named if self.known else None
         self._steps = 0
         self._is_final = False
-        self._tested: Tensor | None = None
+        self._seen: dict[Purpose, Tensor] = {}
         self._peers, self._open = [Peer() for _ in dims], list[Query]()
         self._uploads = Uploads(dims, self.bound)
         self._teaching: Uploads | None = None
@@ -340,13 +340,13 @@ class ServerParty:
         return self.scoring.score(purpose, self.used(purpose), whole=whole)
 
     def used(self, purpose: Purpose) -> Tensor:
-        """The uploaded rows of a partition, for a score; those of tests a raw head needs again.
+        """The uploaded rows of a partition, for a score; a raw head needs those of others again.
 
         For a driver to call where the score is known, and what was uploaded is to be used up.
         """
         rows = self._uploads.take(purpose)
-        if purpose == "test" and self.head is not None:
-            self._tested = rows
+        if purpose != "train" and self.head is not None:
+            self._seen[purpose] = rows
         return rows
 
     def score_head(self) -> Scores:
@@ -354,8 +354,8 @@ class ServerParty:
 
         Nothing where there are none.
         """
-        self.scoring.fit_head(self.used("train"))
-        return {} if self._tested is None else self.scoring.score("test", self._tested, "raw")
+        self.scoring.fit_head(self.used("train"), self._seen.get("validation"))
+        return self.scoring.score("test", self._seen["test"], "raw") if "test" in self._seen else {}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""
@@ -371,7 +371,7 @@ class ServerParty:
             "lost": [feedback.state() for feedback in self.feedback],
             "known": [received.state() for received in self.received],
             "uploads": self._uploads.state(),
-            "final": [self._is_final, self._tested if self._is_final else None],
+            "final": [self._is_final, self._seen if self._is_final else {}],
             "labels": None if self.private_labels is None else self.side.labels,
         }
 
@@ -390,7 +390,8 @@ class ServerParty:
             received.load(known)
         if "uploads" in state:  # earlier versions asked for them again
             self._uploads.load(state["uploads"])
-        self._is_final, self._tested = state["final"]
+        self._is_final, seen = state["final"]
+        self._seen = {"test": seen} if isinstance(seen, Tensor) else dict(seen or {})
         if self.private_labels is not None:
             self.side.learn(state["labels"])
         self._open = [

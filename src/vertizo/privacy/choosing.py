@@ -1,7 +1,8 @@
 """Which mechanism to take: what each costs and protects in one federation, before there is data.
 
 Ways to spend one ε: noise on every reply, as DPZV has it; on few tangent queries; on one label
-statistic; or once, on the labels (docs/privacy.md, Labels that are private from the start).
+statistic; or once, on the labels (docs/privacy.md, Labels that are private from the start). Beside
+them the way that spends nothing: one upload without labels, and a model that stays where they are.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ READING = (
     "clipped to; of a response, the share of labels that are exchanged. Signal / noise: a forecast "
     "for all replies to one client, from runs on tables and images; below 1 little is learned. "
     "Numbers are of one record and client. A raw head on the clients' numbers "
-    "(server.final_head) costs no ε against them in "
-    "any of these, and frozen, label-free clients (vertizo compare) are what training has to beat. "
+    "(server.final_head) costs no ε against them in any of these. "
     "All: labels, and each client's features against the others where public bounds prepared them."
 )
 SIGNALS = {
@@ -41,6 +41,8 @@ SIGNALS = {
     "tangent": forecast.TANGENT,
     "statistic": forecast.STATISTIC,
 }
+UPLOADED = 16
+"""Numbers of a record that each client uploads for method one-shot, unless it is told otherwise."""
 NARROW = 2
 """Numbers of an embedding up to which few directions tell all."""
 
@@ -101,7 +103,9 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
 
     left = forecast.rarity(case.positives)
 
-    def way(name: str, settings: str, covers: tuple[Cover, ...], *figures: float) -> Way:
+    def way(
+        name: str, settings: str, covers: tuple[Cover, ...], *figures: float, width: int = width
+    ) -> Way:
         noise, trained, rounds, advantage = figures
         sent = 4e-6 * trained * records * clients
         signal = None
@@ -165,6 +169,7 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
             batches,
             response.keep - response.other,
         ),
+        way("one-shot", "method: one-shot", everything, 0.0, UPLOADED, 1, 0.0, width=UPLOADED),
     ]
 
 
@@ -180,6 +185,20 @@ def table(found: Sequence[Way]) -> list[list[str]]:
         ["rounds", *(f"{way.rounds:,}" for way in found)],
         ["MB sent", *(f"{way.megabytes:,.3g}" for way in found)],
         ["label advantage", *(label_advantage.text(way.advantage) for way in found)],
+    ]
+
+
+def three_ways(found: Sequence[Way], advised: Way, epsilon: float) -> list[str]:
+    """In plain words, which way fits which federation: without labels, under ε, or unprotected."""
+    uploaded = next(way for way in found if way.name == "one-shot").trained
+    return [
+        f"If the model may stay with the label holder: method one-shot, at ε = 0. Clients upload "
+        f"{uploaded} numbers of each record (client.model.outputs), made without labels, and get "
+        "nothing back; on our tables it predicted better than any training under noise.",
+        f"If the model is handed on, or fewer numbers are to be given away: {advised.settings}, at "
+        f"ε = {epsilon:g}. Embeddings of one or two numbers (client.model.outputs) tell least.",
+        "If nothing has to be guaranteed: method auto without an ε, which predicts best. Clients can "
+        "tell labels from what they are sent.",
     ]
 
 

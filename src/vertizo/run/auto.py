@@ -42,6 +42,10 @@ NAMES = {
 }
 GRADIENTS = "Its clients receive gradients, from which labels can be told"
 RAW = "Its replies are made of raw labels without noise"
+STAYS = (
+    "If the model may stay with the label holder, method one-shot has ε = 0, and predicted better "
+    "on our tables."
+)
 
 METRICS = {
     "test_auc": "AUC",
@@ -138,13 +142,14 @@ def _advised(given: Open, data: VerticalData) -> Choice:
     assert privacy.epsilon is not None
     if not isinstance(task, Classification) or isinstance(task, MultiLabel):
         words = "Method auto: DPZV, the method that keeps an ε for regressions and several labels."
-        return Choice(given.first(), words, {})
+        return Choice(given.first(), f"{words} {STAYS}", {})
     case = choosing.Case(data.records, len(data.parties), task.outputs)
     count = data_defaults.tangents(privacy.epsilon, privacy.delta, data.records)
     ways = choosing.ways(case, privacy.epsilon, privacy.delta, count)
     way, why = choosing.chosen(ways, case, privacy.epsilon, "labels")
     config = given.parsed(auto.advised(given.given, way.name))
-    return Choice(config, f"Method auto: {way.settings}, as {why} (vertizo privacy plan).", {})
+    words = f"Method auto: {way.settings}, as {why} (vertizo privacy plan). {STAYS}"
+    return Choice(config, words, {})
 
 
 def _trained(config: ExperimentConfig, part: VerticalData) -> Mapping[str, Any]:

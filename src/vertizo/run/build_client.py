@@ -119,7 +119,7 @@ def make_client(
     )
     bound = config.server.embedding_bound
     as_prepared = table.is_floating_point() and not isinstance(options.model, FiltersConfig)
-    if config.control == "label-free" and as_prepared:
+    if config.is_label_free and as_prepared:
         numbers = model(table[:2]).shape[1]
         front, model = _label_free(options, table, cardinalities, numbers, stream)
     dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
@@ -210,7 +210,7 @@ def _label_free(
 def _client_optimizer(
     config: ExperimentConfig, model: Model, rate: float, stream: Stream, steps: int
 ) -> Optimizer:
-    if config.control in ("frozen", "label-free"):
+    if config.control == "frozen" or config.is_label_free:
         return Frozen()
     method = config.method
     descent = build_optimizers.made(

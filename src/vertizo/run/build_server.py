@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vertizo.config.idle_keys import heads_of
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.several_labels import check_sums
 from vertizo.core import kernels, system
@@ -21,7 +22,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model
 from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Regression, Task
 from vertizo.party.batches import Batches
-from vertizo.party.final_head import FinalHead, Fitted, Refitted
+from vertizo.party.final_head import Chosen, FinalHead, Fitted, Refitted, Served
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
@@ -129,7 +130,7 @@ def make_server(
     feedback = config.codecs.feedback
     return ServerParty(
         side=side,
-        head=_final_head(options.final_head, data.task, partial(made, where=PROCESSOR)),
+        head=_final_head(config, data.task, side.model, partial(made, where=PROCESSOR)),
         labels=data.labels,
         batch_size=config.batch_size,
         up=config.codecs.up,
@@ -200,15 +201,29 @@ def _task(task: Task, classes: Tensor | None) -> Task:
 
 
 def _final_head(
-    kind: HeadName, task: Task, model: Callable[[], DifferentiableModel]
+    config: ExperimentConfig,
+    task: Task,
+    served: ServerModel,
+    model: Callable[[], DifferentiableModel],
 ) -> FinalHead | None:
-    """The raw head of that kind; ``model`` makes the server's once more, as it begins."""
+    """The raw head that the configuration names, or several to choose from.
+
+    ``served`` is the server's model, and ``model`` makes it once more, as it begins.
+    """
+
+    def made(kind: HeadName) -> FinalHead:
+        if kind == "private":
+            return Served(served)
+        if kind == "refit":
+            return Refitted(ServerModel(model(), task))
+        assert kind != "auto"
+        assert not isinstance(task, MultiLabel), "a configuration with several labels has no such"
+        return Fitted(kind, task)
+
+    kind = config.server.final_head
     if kind == "private":
         return None
-    if kind == "refit":
-        return Refitted(ServerModel(model(), task))
-    assert not isinstance(task, MultiLabel), "a configuration with several labels has no such head"
-    return Fitted(kind, task)
+    return Chosen({each: made(each) for each in heads_of(config)}) if kind == "auto" else made(kind)
 
 
 def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:

@@ -98,8 +98,9 @@ def _statement_of(
     models_mix: bool,
     served: bool,
 ) -> Statement:
-    if config.control == "label-free":
-        found = label_free.statement(data.records).assuming(_of_data(config))
+    if config.is_label_free:
+        covers = _covers(config, data, models_mix=False)
+        found = label_free.statement(data.records, covers).assuming(_of_data(config))
         # Outputs of these methods' clients are as many as classes, which labels then told.
         told = data.fitted_labels and config.method.additive
         return found.without_guarantee(FITTED_LABELS) if told else found
@@ -144,19 +145,20 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     features is as strong as the preparation of each column and the way each client trains:
     statistics of the training records, gradients, and codes whose scale spans several records carry
     one record's features into the messages about others. So does a column that chooses records, and
-    the number of the best model, where clients fit theirs to their own features.
+    the number of the best model, where clients fit theirs to their own features. Where clients are
+    sent nothing, only such a column is left.
     """
-    things = ["labels"]
+    things, silent = ["labels"], config.is_label_free
     chooses = {p for p, own in (config.data.columns or {}).items() if config.data.time in own}
-    told = chooses | set(data.fitted)
+    told = chooses if silent else chooses | set(data.fitted)
     reads_own = config.server.reads_own  # else nothing that is computed from it leaves
-    if data.own is not None and isinstance(config.server.encoder, TableConfig):
+    if data.own is not None and isinstance(config.server.encoder, TableConfig) and not silent:
         told.add(data.own.name)  # its bins lie between quantiles of all training records
     if data.own is not None and data.own.name not in (told if reads_own else chooses):
         things.append("the label holder's columns")
     mixes = models_mix or config.method.mixes_features or config.codecs.up.mixes_records
     mixes |= config.method.fits_features and chooses_best(config, data)
-    if not mixes and not set(data.parties) & told and len(data.parties) > 1:
+    if (silent or not mixes) and not set(data.parties) & told and len(data.parties) > 1:
         things.append(FEATURES)
     return tuple(things)
 

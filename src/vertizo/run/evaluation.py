@@ -11,7 +11,7 @@ from vertizo.core.system import peak_memory
 from vertizo.core.version import VERSION
 from vertizo.models.losses import MultiLabel, Regression
 from vertizo.party.closing_scores import LEVEL, resamples
-from vertizo.party.final_head import MISSING, WORDS
+from vertizo.party.final_head import MISSING, WORDS, Chosen
 from vertizo.party.metrics import Scores, chosen_by
 from vertizo.protocol.messages import Purpose
 from vertizo.run.job_state import Job, JobState, Which
@@ -19,7 +19,7 @@ from vertizo.run.label_checks import are_protected
 from vertizo.run.provenance import now
 from vertizo.run.traffic import Traffic
 
-HEAD = "raw_head"
+HEAD, CHOSEN = "raw_head", "chosen_head"
 WORSE = (
     "Its loss on test records is above the private head's; predictions are the private head's "
     "unless the raw one is asked for."
@@ -80,6 +80,8 @@ def evaluation_row(
     row["queries"] = [party.next_number(client) for client in range(party.clients)]
     row["staleness_mean"] = mean
     row["staleness_max"] = None if mean is None else staleness.recent_largest
+    if purpose == "train" and isinstance(party.head, Chosen):
+        row[CHOSEN] = {"kind": party.head.kind, "tried": party.head.tried}
     of = HEAD if purpose == "train" else purpose
     return row | {f"{of}_{name}": value for name, value in scores.items()}
 
@@ -93,7 +95,7 @@ def _head(state: JobState) -> dict[str, Any]:
         return {HEAD: {"kind": kind, "words": MISSING}}
     scores = {key.removeprefix(f"{HEAD}_"): row[key] for key in row if key.startswith(f"{HEAD}_")}
     tested = {f"test_{name}": value for name, value in scores.items()}
-    return {HEAD: {"kind": kind, **tested, "words": WORDS}}
+    return {HEAD: {"kind": kind, **tested, **row.get(CHOSEN, {}), "words": WORDS}}
 
 
 def tested(job: Job, model: Which) -> dict[str, Any]:
@@ -116,7 +118,9 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
     scored = state.evaluations.best or state.last
 
     def of_tests(name: str) -> dict[str, Any] | None:
-        row = head.get(HEAD) if config.control == "label-free" else state.scores.get(name)
+        row = state.scores.get(name)
+        if config.is_label_free or (config.predicts_by == "raw" and state.scores.get("head")):
+            row = head.get(HEAD)
         return row and {key: value for key, value in row.items() if key.startswith("test_")}
 
     raw, private = head.get(HEAD, {}), of_tests(model) or {}

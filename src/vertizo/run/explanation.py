@@ -98,7 +98,7 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator
         f"saw: {against}."
     )
     released = not config.method.first_order_client or config.privacy.mechanism in ON_LABELS
-    if released and config.control != "label-free":  # whose only model is the raw head
+    if released and not config.is_label_free:  # whose only model is the raw head
         yield (
             "Passing on the finished models costs training records' labels nothing more: the "
             "models are made from protected releases."

@@ -26,6 +26,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
 from vertizo.data.vertical import VerticalData
 from vertizo.party.checks import Vetted
+from vertizo.party.final_head import Chosen
 from vertizo.party.metrics import quality
 from vertizo.party.server import Replies, ServerParty
 from vertizo.privacy.statement import Statement
@@ -156,7 +157,10 @@ class JobState:
             self.start()
 
     def start(self) -> None:
-        """Training begins, and with it an evaluation of the first parameters."""
+        """Training begins, and with it an evaluation of the first parameters; or there is none."""
+        if not self.job.rounds:
+            self.close()
+            return
         self.phase = "training"
         self.evaluations.begin(self.job.progress)
 
@@ -330,16 +334,22 @@ class JobState:
 
     def _closed(self, purpose: Purpose, model: Which, row: Row | None) -> None:
         """One of the closing evaluations is over: the next, or the end."""
-        if purpose == "validation":
+        head = self.job.party.head
+        if purpose == "validation" and "last" not in self.scores:
             self.evaluations.begin("test")
             return
-        name = "head" if purpose == "train" else "last" if model == "now" else "best"
+        if purpose == "validation" and row is not None:  # of the head, which is chosen by it
+            self.evaluations.begin("train", model)
+            return
+        name = "last" if model == "now" else "best"
+        name = name if purpose == "test" else "head"
         self.scores[name] = row
         if name == "last" and self.evaluations.best is not None:
             self.evaluations.begin("test", "best")
-        elif name != "head" and row is not None and self.job.party.head is not None:
+        elif name != "head" and row is not None and head is not None:
             self.job.party.await_final()
-            self.evaluations.begin("train", model)
+            chooses = isinstance(head, Chosen) and self.job.progress == "validation"
+            self.evaluations.begin("validation" if chooses else "train", model)
         else:
             self.phase = "done"
 

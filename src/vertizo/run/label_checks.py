@@ -13,7 +13,7 @@ from vertizo.models.losses import Classification
 def are_protected(config: ExperimentConfig) -> bool:
     """Whether something is guaranteed of labels, or would be but for the server's training."""
     mechanism = config.privacy.mechanism
-    return mechanism not in ("none", "embedding-noise") or config.control == "label-free"
+    return mechanism not in ("none", "embedding-noise") or config.is_label_free
 
 
 def noted(config: ExperimentConfig, data: VerticalData) -> VerticalData:

@@ -1,11 +1,13 @@
-"""The control at ε = 0: clients that use no label, under a head that stays with the label holder.
+"""Clients that use no label, under a head that stays with the label holder: ε = 0.
+
+The method ``one-shot``, and the control ``label-free`` of all others.
 
 Each client makes as many numbers of a record as the method's clients send, of its own features
 alone, and uploads them once: principal components, or what `client.pretrain` makes. Filters, which
 begin as good features, and models of texts stay as they begin. No query is asked, so that no reply
 and nothing else that depends on a label reaches a client. The head is fitted on the raw labels
 (docs/mathematics.md, Two heads): its figures are those of the run. A method that costs privacy has
-to be better.
+to be better where the model stays.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ WORDS = (
 
 
 def controlled(config: ExperimentConfig) -> ExperimentConfig:
-    """What parties are made of: the configuration itself, but for this control.
+    """What parties are made of: the configuration itself, but where clients use no label.
 
-    A method's own raw head is kept; where it has none, tables get boosting and all else a logistic
+    A raw head that was named is kept; where none was, tables get boosting and all else a logistic
     head; none of which is for a loss other than squares, or several labels, whose head is the
-    server's model.
+    server's model. What else is for training and for an ε has no effect: there is nothing to cover.
     """
-    if config.control != "label-free":
+    if not config.is_label_free:
         return config
     head = config.server.final_head
     if head == "private":
@@ -44,18 +46,24 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
         "final_head": head,
     }
     simulation = config.simulation.model_copy(update={"table": "zeros"})
+    up = {} if config.method.asks else {"up": config.codecs.up}  # a control's messages are exact
     return config.model_copy(
         update={
             "server": config.server.model_copy(update=server),
             "privacy": PrivacyConfig(),
-            "codecs": CodecsConfig(),
+            "codecs": CodecsConfig(**up),
             "simulation": simulation,
         }
     )
 
 
 def controls_of(config: ExperimentConfig) -> tuple[str, ...]:
-    """All controls that a method has: no head is fitted on whole texts of word vectors."""
+    """All controls that a method has: no head is fitted on whole texts of word vectors.
+
+    None where clients are not trained.
+    """
+    if not config.method.asks:
+        return ()
     whole = kinds.TextEmbeddingsConfig in map(type, config.client.every_model)
     return tuple(name for name in CONTROLS if not (whole and name == "label-free"))
 
@@ -67,7 +75,7 @@ def is_private(config: ExperimentConfig) -> bool:
     return (exact and update in (*PRIVATE, "none")) or privacy.mechanism in ON_LABELS
 
 
-def statement(records: int) -> Statement:
+def statement(records: int, covers: tuple[str, ...]) -> Statement:
     """What holds against clients that learn nothing."""
     return Statement(
         guarantee="exact",
@@ -77,6 +85,6 @@ def statement(records: int) -> Statement:
         label_advantage=0.0,
         mu=0.0,
         counted="this run alone",
-        covers=("labels",),
+        covers=covers,
         records=records,
     )

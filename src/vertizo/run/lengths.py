@@ -34,8 +34,8 @@ def chooses_best(config: ExperimentConfig, data: VerticalData) -> bool:
 
 
 def steps_of_client(config: ExperimentConfig, records: int) -> int:
-    """Answers that one client trains on in the whole run; the label-free control asks nothing."""
-    if config.control == "label-free":
+    """Answers that one client trains on in the whole run; those that use no label ask nothing."""
+    if config.is_label_free:
         return 0
     return config.epochs * math.ceil(records / config.batch_size)
 

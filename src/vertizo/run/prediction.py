@@ -83,15 +83,15 @@ class Predictor:
     """The raw head's, where it is to predict in the place of the server's model."""
 
     def __post_init__(self) -> None:
-        if self.config.control == "label-free" and self.raw_head is None:
-            raise RunError(
-                f"{self.run} has control 'label-free', which trains nothing but its raw head; "
-                "predict with --head raw"
-            )
+        if self.config.is_label_free and self.raw_head is None:
+            raise RunError(f"{self.run} trains nothing but its raw head; predict with --head raw")
 
     @classmethod
-    def load(cls, run: Path, head: Head = "private") -> Predictor:
-        """Of a run's folder; RunError where it holds no finished run, or no such head."""
+    def load(cls, run: Path, head: Head | None = None) -> Predictor:
+        """Of a run's folder, by default with the head that the run's figures are of.
+
+        RunError where it holds no finished run, or no such head.
+        """
         folder = RunFolder(run)
         config, summary = folder.config(), folder.summary()
         if summary is None:
@@ -100,8 +100,13 @@ class Predictor:
         if summary.get("model") not in ("best", "last"):
             raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
         state = folder.load(summary["model"])
-        raw = raw_head_of(folder, config) if head == "raw" else None
+        raw = raw_head_of(folder, config) if (head or config.predicts_by) == "raw" else None
         return cls(config, summary, preparation, state.get("parameters", state), str(run), raw)
+
+    @property
+    def head(self) -> Head:
+        """Which head predicts."""
+        return "private" if self.raw_head is None else "raw"
 
     def test(self) -> Predictions:
         """For the test records of the run's own data set.
@@ -260,7 +265,7 @@ def coverage_of(privacy: Mapping[str, Any], head: Head = "private") -> str:
 
 
 def predict(
-    run: Path, records: pl.DataFrame, *, id_column: str | None = None, head: Head = "private"
+    run: Path, records: pl.DataFrame, *, id_column: str | None = None, head: Head | None = None
 ) -> pl.DataFrame:
     """`Predictions.frame` of the run in a folder; arguments and errors as of `Predictor`."""
     return Predictor.load(run, head).predict(records, id_column=id_column).frame

@@ -243,7 +243,7 @@ def _uploads(config: ExperimentConfig) -> Iterator[str]:
         "for the table before training": config.simulation.table == "upload",
         "for the raw head in the end": config.server.final_head != "private",
     }
-    if config.control == "label-free":
+    if config.is_label_free:
         yield "Once, the embedding of each training record."
     elif times := [words for words, wanted in wants.items() if wanted]:
         yield f"The embedding of each training record, {' and '.join(times)}."

@@ -47,8 +47,9 @@ class JobOptions(Options):
     must in any case."""
     method: Literal["private", "hashed"] = "private"
     """For align: private needs the extra psi at all parties; hashed is not private."""
-    head: Head = "private"
-    """For predict and score: the server's model, or what `server.final_head` fitted on labels."""
+    head: Head | None = None
+    """For predict and score: the server's model (private), or what `server.final_head` fitted on
+    labels (raw). Default: the one that the job's figures are of."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobOptions:

@@ -25,6 +25,7 @@ from typing import Any
 
 from vertizo.config.error_lines import read_yaml, write_yaml
 from vertizo.core.errors import RunError
+from vertizo.core.names import Head
 from vertizo.network.agent.children import SCORED
 from vertizo.network.agent.messages import Offer
 from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
@@ -80,7 +81,7 @@ def aligned(store: Store, path: Path, job: str) -> Path:
 
 
 def as_label_holder(
-    config: LabelHolderAgent, offer: Offer, tree: Tree, store: Store, head: str
+    config: LabelHolderAgent, offer: Offer, tree: Tree, store: Store, head: Head | None
 ) -> tuple[Tree, list[str]]:
     """The label holder's configuration and command; ``tree`` is what the submitted file had."""
     agent, table = config.agent, config.tables[offer.table]
@@ -106,9 +107,9 @@ def as_label_holder(
         words = [offer.kind, file, "--data", str(table_of(store, path, offer.alignment))]
         if offer.kind == "score":
             there["scoring"] = {"log": str(folder / SCORED), **tree["scoring"]}
-            return there, [*words, "--head", head]
-        words += ["--out", str(folder / "predictions.csv"), "--head", head]
-        return there, words
+        else:
+            words += ["--out", str(folder / "predictions.csv")]
+        return there, [*words, *(() if head is None else ("--head", head))]
     data = {**table, **tree.get("data", {}), "name": "table"}
     data["path"] = str(table_of(store, path, offer.alignment))
     return {**tree, "federation": served, "data": data}, ["serve", file, "--json"]

@@ -34,6 +34,7 @@ from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import controlled
 from vertizo.run.prediction import Predictor, raw_head_of
 
 LABEL, WEIGHT = "label", "weight"
@@ -92,7 +93,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     validation: float | None = None
     categorical: Sequence[str | int] | None = None
     final_head: str | None = None
-    head: str = "private"
+    head: str | None = None
     config: Mapping[str, Any] | None = None
     ledger: str | Path | None = None
     ledger_fits: int = 1
@@ -248,9 +249,9 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _check_head(self, config: ExperimentConfig) -> None:
         """Refuse a head that is none, or was not fitted."""
-        if self.head not in get_args(Head):
+        if self.head not in (None, *get_args(Head)):
             raise ConfigError(f"head is {self.head!r}; use 'private' or 'raw'")
-        if self.head == "raw" and config.server.final_head == "private":
+        if self.head == "raw" and controlled(config).server.final_head == "private":
             raise ConfigError(
                 "head is 'raw' but no such head is fitted; give final_head, as 'boosting', to fit"
             )
@@ -273,7 +274,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self._check_head(config)
         predictor = Predictor(
             *(config, result.summary, self._preparation, result.parameters),
-            raw_head=result.raw_head if self.head == "raw" else None,
+            raw_head=result.raw_head if (self.head or config.predicts_by) == "raw" else None,
         )
         frame = features.frame(held)
         outputs: NDArray[np.float32] = predictor.outputs(frame, name="X").numpy()

@@ -56,7 +56,7 @@ def tested(run: Run) -> Tested | None:
     if not folder.has(TESTED):
         return None
     kept = folder.load(TESTED, "model", "labels", "logits", "positive")
-    head = "raw" if run.config.control == "label-free" else "private"
+    head = "raw" if run.config.is_label_free else "private"
     logits, positive = kept["logits"].get(head), kept["positive"]
     if kept["model"] != summary.get("model") or logits is None or positive is None:
         return None

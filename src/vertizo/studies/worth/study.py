@@ -96,7 +96,8 @@ class Worth:
     @property
     def head(self) -> Head:
         """Which head's predictions are compared."""
-        return "private" if self.config.server.final_head == "private" else "raw"
+        head = controlled(self.config).server.final_head
+        return "private" if head == "private" else "raw"
 
     @cached_property
     def runs(self) -> dict[Coalition, list[Run]]:
@@ -207,7 +208,7 @@ class Worth:
             "method": first["method"],
             "federation": self.runs[self.parties][0].label,
             "head": self.head,
-            "raw_head": self.config.server.final_head,
+            "raw_head": controlled(self.config).server.final_head,
             "seeds": [run.config.seed for run in self.runs[self.parties]],
             "tests": len(self.data.labels["test"]),
             "level": LEVEL,

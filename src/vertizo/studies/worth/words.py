@@ -167,13 +167,10 @@ def notes(content: Content) -> list[str]:
     if content["head"] == "raw":
         said.append("Federated rows are of the raw head, which stays with the label holder.")
     if content["head"] != "raw" or content["raw_head"] != "boosting":
+        kind = "the best" if content["raw_head"] == "auto" else f"a {content['raw_head']}"
         said.append(
             "Alone and in one table, gradient boosting predicts; in federations, "
-            + (
-                f"a {content['raw_head']} head"
-                if content["head"] == "raw"
-                else "the server's model"
-            )
+            + (f"{kind} head" if content["head"] == "raw" else "the server's model")
             + ". Gains are of columns and models alike, unless server.final_head is 'boosting'."
         )
     if content["shapley"] is None and len(content["parties"]) > MOST:

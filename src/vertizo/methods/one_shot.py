@@ -1,0 +1,56 @@
+"""One upload: clients prepare numbers of each record without labels, and a head learns from them.
+
+No query is asked and no reply is given. Each client makes K numbers of every record, of its own
+features alone (`client.pretrain`: components, splines, centroids, filters; or a fixed encoder's),
+and uploads them once. The label holder fits a head on its raw labels (`server.final_head`); nothing
+that depends on a label ever reaches a client, so that ε = 0 for labels. Head and predictions are
+not covered, and stay with the label holder.
+
+It is the control ``label-free`` as a method (`vertizo.run.label_free`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from vertizo.core.errors import ConflictError
+from vertizo.core.names import Timing, UpdateName
+from vertizo.methods.base import ClientSide, Features, Method, Outcome
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SILENT = "clients of method 'one-shot' ask nothing"
+
+
+class OneShot(Method):
+    """Uploads numbers that were made without labels; a head on raw labels predicts."""
+
+    paper: ClassVar[str] = "FedOnce (arXiv 2208.10278), one-shot VFL (arXiv 2303.16270)"
+    timings: ClassVar[tuple[Timing, ...]] = ("asynchronous",)
+    server_update: ClassVar[UpdateName] = "none"
+    server_updates: ClassVar[tuple[UpdateName, ...]] = ("none",)
+    asks: ClassVar[bool] = False
+
+    name: Literal["one-shot"] = "one-shot"
+
+    @property
+    def releases_per_query(self) -> int:
+        """None, as there is no query."""
+        return 0
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """Nothing is estimated."""
+        return 0.0
+
+    def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
+        """ConflictError: there are no queries."""
+        raise ConflictError(SILENT)
+
+    def told(self, outcome: Outcome) -> Tensor:
+        """As `ask`."""
+        raise ConflictError(SILENT)
+
+    def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
+        """As `ask`."""
+        raise ConflictError(SILENT)
