@@ -367,6 +367,30 @@ LABEL_STATISTIC = _along(
     closing="The reply holds nothing of other parties, nor of the server's model.",
 )
 
+ONE_SHOT = Round(
+    "one-shot",
+    "One upload without labels",
+    "Each client makes K numbers of every record from its own columns, without labels, and uploads "
+    "them once. The label holder fits a head to them on its labels, which stays there. Nothing is "
+    "sent back.",
+    synchronous=False,
+    client=[
+        Says("makes K numbers of each record", 1),
+        Formula("h = components of its columns"),
+        Says("hears nothing"),
+    ],
+    server=[
+        Says("fits a head on its own labels", 2),
+        Formula("boosting, or logistic, over h"),
+        Says("and its own columns; it stays"),
+    ],
+    arrows=[up("h of every record, once", "n·K numbers")],
+    closing=[
+        "No message to a client depends on a label: ε = 0.",
+        "The label holder gets K numbers of each record, and keeps head and predictions.",
+    ],
+)
+
 ROUNDS = (
     DPZV,
     CZOFO,
@@ -380,5 +404,6 @@ ROUNDS = (
     FLEX_VFL,
     TANGENT,
     LABEL_STATISTIC,
+    ONE_SHOT,
 )
 """In the order of the navigation."""

@@ -9,7 +9,7 @@ from options import table
 
 from vertizo.methods.choice import METHODS
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Batch, Query, Reply
+from vertizo.protocol.messages import Batch, Query, Reply, Upload
 from vertizo.protocol.wire import encode
 
 BATCH, DIMENSION, WIDTH = 64, 3, 2
@@ -35,6 +35,10 @@ class Traffic:
 def exchange(name: str, batch: int = BATCH) -> Traffic:
     """What the first exchange of a method with its defaults takes."""
     method = METHODS[name](name=name)
+    if not method.asks:
+        piece = torch.zeros(1, batch, DIMENSION)
+        size = len(encode(Upload(0, "train", torch.arange(batch), piece), method.up))
+        return Traffic(query=size, reply=0, announcement=0, embeddings=piece.numel(), values=0)
     ids = torch.arange(1000, 1000 + batch)  # as wide as most IDs among 1,294 records
     sent = torch.zeros(method.points, batch, DIMENSION)
     told = torch.zeros(method.reply_shape(batch, DIMENSION))
@@ -53,6 +57,10 @@ def method_table(name: str) -> str:
     """The messages of one method's round, each with its size."""
     traffic = exchange(name)
     method = METHODS[name](name=name)
+    header = ("message", "content, bytes", "on the wire, bytes")
+    if not method.asks:
+        row = ("upload, up, once of each record", "4·B·d_h", f"{traffic.query:,}")
+        return table(header, [row])
     points, coded = method.points, not isinstance(method.up, NoCompression)
     count = getattr(method, "num_directions", 0)
     directions = "K" if method.additive else "q"
@@ -72,7 +80,7 @@ def method_table(name: str) -> str:
             f"{traffic.reply:,}",
         )
     )
-    return table(("message", "content, bytes", "on the wire, bytes"), rows)
+    return table(header, rows)
 
 
 def overview() -> str:

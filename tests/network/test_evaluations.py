@@ -120,10 +120,11 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
 
 
 @pytest.mark.full
+@each("head", ["boosting", "auto"])
 def test_a_label_holder_killed_during_evaluations_scores_what_it_would_have(
-    tmp_path: Path,
+    head: str, tmp_path: Path
 ) -> None:
-    server = {**dep.SMALL["server"], "final_head": "boosting"}
+    server = {**dep.SMALL["server"], "final_head": head}
     keys: dict[str, Any] = {**dep.IN_STEP, "epochs": 4, "server": server}
     held_run(tmp_path / "whole", deaths=False, **keys)
     house = held_run(tmp_path / "killed", deaths=True, **keys)
@@ -134,6 +135,8 @@ def test_a_label_holder_killed_during_evaluations_scores_what_it_would_have(
     assert len({row["round"] for row in rows_of(tmp_path / "killed" / "server")}) == 5
     whole, killed = (RunFolder(tmp_path / name / "server") for name in ("whole", "killed"))
     one, other = (folder.load("raw_head")["head"] for folder in (whole, killed))
+    assert one.get("kind") == other.get("kind")
+    one, other = (each.get("head", each) for each in (one, other))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     summaries = [json.loads(folder.summary_file.read_text()) for folder in (whole, killed)]

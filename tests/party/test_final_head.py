@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from tests.rows import each
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from vertizo.config.idle_keys import heads_of
 from vertizo.config.schema import parse
+from vertizo.core.errors import ConfigError
 from vertizo.models.losses import Classification, Regression
 from vertizo.models.torch import wrap
-from vertizo.party.final_head import ENOUGH, Fitted, Refitted, _by_trees
+from vertizo.party.final_head import ENOUGH, Chosen, Fitted, Refitted, _by_trees
+from vertizo.party.metrics import Scores, quality
 from vertizo.party.server_model import ServerModel
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
+from vertizo.run.prediction import Predictor
 
 SETTINGS: dict[str, Any] = {
     "seed": 0,
@@ -42,18 +47,92 @@ def test_no_byte_to_a_client_depends_on_it() -> None:
     """Nor on which of the heads it is: what clients hear is over before it is fitted."""
     without, plain = run("private")
     assert "raw_head" not in without
-    for head in ("logistic", "boosting", "refit"):
+    for head in ("logistic", "boosting", "refit", "auto"):
         summary, seen = run(head)
         assert [entry for entry in seen if entry[0] == "down"] == [
             entry for entry in plain if entry[0] == "down"
         ]
         found = summary["raw_head"]
-        assert found["kind"] == head
+        assert found["kind"] == head or head == "auto"
         assert found["test_auc"] > 0.95
         assert "must stay with the label holder" in found["words"]
-        assert summary["test_auc"] == without["test_auc"]
+        assert summary["test_auc"] == (found if head == "auto" else without)["test_auc"]
         assert summary["bytes_evaluation"] > without["bytes_evaluation"]
         assert summary["bytes_table"] == without["bytes_table"] == 0
+
+
+def test_the_head_that_predicts_validation_records_best_is_taken(tmp_path: Path) -> None:
+    """Of all, the server's model too; its figures are the run's, and it predicts."""
+    config = parse({**SETTINGS, "server": {"final_head": "auto"}})
+    summary = Experiment(config).run(tmp_path / "run").summary
+    found, alone = summary["raw_head"], {}
+    for head in ("private", "logistic", "boosting", "refit"):
+        other, _ = run(head)
+        alone[head] = other.get("raw_head", other)
+    assert list(found["tried"]) == list(alone)
+    best = max(found["tried"], key=lambda head: quality(found["tried"][head], of=""))
+    assert found["kind"] == best
+    assert found["tried"]["private"]["auc"] == summary["best"]["validation_auc"]
+    for name in ("test_auc", "test_loss"):
+        assert summary[name] == found[name] == alone[best][name]
+    predictor = Predictor.load(tmp_path / "run")
+    assert (predictor.head, predictor.config.predicts_by) == ("raw", "raw")
+    scored = predictor.test().scores
+    assert scored is not None
+    assert scored["auc"] == pytest.approx(found["test_auc"])
+    again = Experiment(config).run(tmp_path / "run", resume=True).summary
+    assert again["raw_head"] == found
+
+
+@each("best", ["private", "logistic", "refit"])
+def test_any_head_may_be_the_best(
+    best: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is kept, and predicts in another process, as it was scored; of equals the first."""
+
+    def choose(head: Chosen, tried: Mapping[str, Scores]) -> None:
+        equal = {name: {"loss": 1.0, "auc": 0.5} for name in tried}
+        plain(head, equal if best == "private" else {**equal, best: {"loss": 0.5, "auc": 0.5}})
+
+    plain = Chosen.choose
+    monkeypatch.setattr(Chosen, "choose", choose)
+    config = parse({**SETTINGS, "server": {"final_head": "auto"}})
+    summary = Experiment(config).run(tmp_path / "run").summary
+    assert summary["raw_head"]["kind"] == best
+    found = Predictor.load(tmp_path / "run").test().scores
+    assert found is not None
+    assert found["loss"] == pytest.approx(summary["raw_head"]["test_loss"], rel=1e-6)
+    if best == "private":
+        private = Predictor.load(tmp_path / "run", "private").test().frame
+        assert private.equals(Predictor.load(tmp_path / "run").test().frame)
+
+
+def test_heads_to_choose_from_are_those_of_the_task() -> None:
+    labels = {"data": {"label": ["a", "b"], "name": "table", "columns": {"p": ["c"]}, "path": "t"}}
+    for changes, expected in (
+        ({}, ("private", "logistic", "boosting", "refit")),
+        ({"method": {"name": "one-shot"}}, ("logistic", "boosting", "refit")),
+        ({"control": "label-free"}, ("logistic", "boosting", "refit")),
+        ({"data": {"name": "diabetes", "loss": "huber"}}, ("private", "refit")),
+        ({"data": {"name": "diabetes", "loss": "quantile"}}, ("private", "boosting", "refit")),
+        (labels, ("private", "refit")),
+        ({**labels, "method": {"name": "one-shot"}}, ("refit",)),
+    ):
+        assert heads_of(parse({"server": {"final_head": "auto"}, **changes})) == expected
+    with pytest.raises(ConfigError, match="chooses by validation records, but"):
+        parse({"server": {"final_head": "auto"}, "data": {"validation": 0}})
+
+
+def test_a_state_of_another_head_is_refused() -> None:
+    head = Chosen({"logistic": Fitted("logistic", Classification(2))})
+    for state, error in (
+        (torch.zeros(3), TypeError),
+        ({"kind": "forest", "head": {}}, ValueError),
+        ({"head": {}}, KeyError),
+        ({"kind": "logistic", "head": {"roots": torch.zeros(2)}}, KeyError),
+    ):
+        with pytest.raises(error):
+            head.load(state)
 
 
 def test_every_kind_of_method_has_one_without_a_byte_to_clients() -> None:

@@ -14,7 +14,7 @@ from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import RunError
-from vertizo.run.coverage import FITTED_LABELS
+from vertizo.run.coverage import FEATURES, FITTED_LABELS
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
 from vertizo.run.label_free import controls_of, is_private
@@ -47,13 +47,13 @@ def test_it_is_better_than_frozen_clients_and_releases_nothing(tmp_path: Path) -
     assert found.federation is not None
     assert (found.federation.releases, found.federation.server.noises) == (None, [])
     privacy = summary["privacy"]
-    assert (privacy["guarantee"], privacy["covers"]) == ("exact", ["labels"])
+    assert (privacy["guarantee"], privacy["covers"]) == ("exact", ["labels", FEATURES])
     assert [privacy[key] for key in ("epsilon", "delta", "label_advantage")] == [0, 0, 0]
     assert privacy["words"].startswith("ε = 0: ")
     again = Experiment(configured(**PRIVATE | ledger)).run(tmp_path / "run", resume=True)
     assert again.summary["test_accuracy"] == summary["test_accuracy"]
     with pytest.raises(RunError, match="predict with --head raw"):
-        Predictor.load(tmp_path / "run")
+        Predictor.load(tmp_path / "run", "private")
 
 
 def test_there_is_no_guarantee_where_classes_shape_what_clients_send() -> None:

@@ -192,7 +192,7 @@ def open_job(
     if on_labels:
         yield plain
         return
-    if path is None and plain.statement.guarantee == "exact":
+    if path is None and plain.statement.guarantee == "exact" and not config.is_label_free:
         path = folder / "ledger.sqlite"
         if is_new and not path.exists():
             budget = budget_of(_releases(plain.party), config, data, 1)

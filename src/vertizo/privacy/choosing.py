@@ -195,10 +195,10 @@ def three_ways(found: Sequence[Way], advised: Way, epsilon: float) -> list[str]:
         f"If the model may stay with the label holder: method one-shot, at ε = 0. Clients upload "
         f"{uploaded} numbers of each record (client.model.outputs), made without labels, and get "
         "nothing back; on our tables it predicted better than any training under noise.",
-        f"If the model is handed on, or fewer numbers are to be given away: {advised.settings}, at "
-        f"ε = {epsilon:g}. Embeddings of one or two numbers (client.model.outputs) tell least.",
-        "If nothing has to be guaranteed: method auto without an ε, which predicts best. Clients can "
-        "tell labels from what they are sent.",
+        f"If the model is handed on, or fewer numbers are to be given away: {advised.settings}, "
+        f"at ε = {epsilon:g}. Embeddings of one or two numbers (client.model.outputs) tell least.",
+        "If nothing has to be guaranteed: method auto without an ε, which predicts best. Clients "
+        "can tell labels from what they are sent.",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -33,8 +34,11 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     lines = scores_of("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = scores_of("validation", summary, summary.get("best") or {})
-    raw = scores_of("test", summary, summary.get("raw_head", {}))
+    head = summary.get("raw_head", {})
+    raw = scores_of("test", summary, head)
     heads = [(f"raw head: {name}", text) for name, text in raw if name.startswith("test ")]
+    if head.get("test_loss", math.nan) == summary.get("test_loss"):  # they are the run's figures
+        heads = [("head", f"raw, {head['kind']}")]
     staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     mechanism = summary.get("mechanism", "none")
     memory = summary.get("peak_memory_mib")
@@ -58,7 +62,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 NEEDED = (
-    *("rounds", "seconds", "bytes up", "bytes down"),
+    *("head", "rounds", "seconds", "bytes up", "bytes down"),
     *("privacy", "label advantage", "per person"),
 )
 
