@@ -216,9 +216,9 @@ def given_away(model: Any, records: pd.DataFrame) -> dict[str, Any]:
         model.save(Path(folder) / "run")
         predictor = Predictor.load(Path(folder) / "run")
     assert predictor.preparation is not None, "of a table"
-    features = predictor.preparation.features(
-        pl.from_pandas(records), name="the tests", place=frames.row
-    )
+    values = {name: column.astype(object) for name, column in records.items()}
+    frame = pl.DataFrame({n: c.where(c.notna(), None).tolist() for n, c in values.items()})
+    features = predictor.preparation.features(frame, name="the tests", place=frames.row)
     uploaded, scores = 0, []
     for client, name in zip(predictor.parties().clients, predictor.summary["parties"], strict=True):
         sent = client.embed(features[name])

@@ -12,7 +12,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import mu_of
-from vertizo.privacy.choosing import Case, Way, chosen, table, ways
+from vertizo.privacy.choosing import Case, Way, chosen, table, three_ways, ways
 from vertizo.run.coverage import FEATURES
 
 stats = Lazy("scipy.stats")
@@ -59,6 +59,14 @@ def test_one_is_taken_for_a_reason(
     way, why = chosen(all_ways, case, epsilon, cover)  # type: ignore[arg-type]
     assert way.name == name
     assert why
+    words = three_ways(all_ways, way, epsilon)
+    assert [line.split(":")[0].split(",")[0] for line in words] == [
+        "If the model may stay with the label holder",
+        "If the model is handed on",
+        "If nothing has to be guaranteed",
+    ]
+    assert "ε = 0" in words[0]
+    assert way.settings in words[1]
     headings, *rows = table(all_ways)
     assert all(len(row) == len(headings) for row in rows)
 
@@ -70,6 +78,7 @@ def test_what_a_way_covers_is_what_its_runs_state() -> None:
         "statistic": ("label-statistic", {}),
         "teacher": ("vafl", {"privacy.mechanism": "teacher"}),
         "response": ("vafl", {"privacy.mechanism": "randomised-response"}),
+        "one-shot": ("one-shot", {}),
     }
     for name, way in found(1.0, Case(29, 3, 3, 3)).items():
         method, own = settings[name]

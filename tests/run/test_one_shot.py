@@ -28,6 +28,7 @@ from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import controls_of
 from vertizo.run.prediction import Predictor
+from vertizo.studies.tuning.search import Options, tune
 
 SMALL: dict[str, Any] = {"seed": 0, "data": {"name": "digits", "limit": 300, "test_limit": 100}}
 ONCE: dict[str, Any] = {**SMALL, "method": {"name": "one-shot"}}
@@ -110,6 +111,8 @@ def test_what_does_not_go_with_it() -> None:
     for changes, words in refused:
         with pytest.raises(ConfigError, match=words):
             configured(**changes)
+    with pytest.raises(ConfigError, match="method 'one-shot' makes no evaluation on the way"):
+        tune(configured(), Path("never"), Options())
     assert controls_of(configured()) == ()
     with pytest.raises(ConfigError, match="sends clients nothing, so that there is nothing to"):
         setting("trained", "one-shot")

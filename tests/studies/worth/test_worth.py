@@ -26,7 +26,7 @@ from vertizo.run.ledger_session import budget_for
 from vertizo.studies.processes import Inline
 from vertizo.studies.report import read, render
 from vertizo.studies.tuning.composition import together
-from vertizo.studies.worth.cost import check_steps, cost_of
+from vertizo.studies.worth.cost import beforehand, check_steps, cost_of
 from vertizo.studies.worth.importance import Permuted
 from vertizo.studies.worth.study import Worth
 
@@ -215,3 +215,16 @@ def test_all_trainings_together_cost_what_they_release() -> None:
     assert mixed["guarantee"] == "none"
     assert "None at all." in mixed["words"][0]
     assert "epsilon_together" not in mixed
+
+
+def test_trainings_that_use_no_label_cost_nothing_together(tmp_path: Path) -> None:
+    """Whatever is asked for beside the method: an ε, a file that it would be charged to."""
+    table = ("seed=0", "data.name=breast-cancer", "data.limit=120", "method.name=one-shot")
+    for privacy in ((), ("privacy.epsilon=1",), (f"privacy.ledger={tmp_path / 'none'}",)):
+        config = settings(*table, *privacy)
+        study = Worth(config, Path("nowhere"))
+        study.check()
+        cost = cost_of(config, [plan for _, plan in study.plans])
+        assert (cost["epsilon_each"], cost["epsilon_together"], cost["ledger"]) == (0, 0, None)
+        assert not any("ledger" in line for line in cost["words"])
+        assert "ε = 0" in beforehand(config, [plan for _, plan in study.plans], 0)

@@ -77,6 +77,12 @@ def tune(
         RunError: the folder or the ledger cannot be used, or no trial came to anything.
         Interrupted: stopped; the same call resumes it.
     """
+    if not config.method.asks:
+        raise ConfigError(
+            f"method {config.method.name!r} makes no evaluation on the way, by which trials are "
+            "compared; set server.final_head to 'auto', which chooses by validation records, and "
+            "compare client.model.outputs with `vertizo compare`"
+        )
     library()
     experiment = Experiment(config)
     data = without_tests(experiment.data())

@@ -15,6 +15,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.options import ON_LABELS
+from vertizo.run.label_free import controlled
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Planned, unledgered
 from vertizo.studies.tuning.privacy import beside
@@ -27,7 +28,7 @@ STAYS = (
 
 def check_mechanism(config: ExperimentConfig) -> None:
     """Refuse private labels that every training would make anew; ConfigError names them."""
-    privacy = config.privacy
+    privacy = controlled(config).privacy
     if privacy.mechanism == "teacher":
         raise ConfigError(
             "privacy.mechanism is 'teacher', whose labels are made of all parties' columns, so "
@@ -50,7 +51,7 @@ def check_ledger(
     config: ExperimentConfig, open_runs: Sequence[tuple[Sequence[int], Planned]]
 ) -> None:
     """Refuse, by RunError, trainings that a ledger cannot pay for; each with its clients' seats."""
-    path = config.privacy.ledger
+    path = controlled(config).privacy.ledger
     if path is None or config.privacy.mechanism in ON_LABELS or not open_runs:
         return
     tally = DurableLedger.inspect(path)
@@ -97,6 +98,7 @@ def check_steps(
 def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any]:
     """What so many trainings cost together: ``words``, and ε where there is one."""
     first, count = plans[0].statement, len(plans)
+    config = controlled(config)
     ledger = config.privacy.ledger
     found: dict[str, Any] = {
         "trainings": count,
@@ -133,6 +135,8 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
         )
     if rest := beside([one.statement for one in plans]):
         whole.append(rest.strip())
+    if ledger is None and total == 0:
+        return found | {"words": [*whole, STAYS]}
     if ledger is None:
         whole.append(
             "No ledger counts them: set privacy.ledger, and further runs on these records count on."
@@ -147,14 +151,16 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
 
 def _total(plans: Sequence[Planned], delta: float) -> float:
     """ε of all of them at δ; infinite where what one releases is not known."""
+    if all(one.statement.epsilon == 0 and one.statement.delta == 0 for one in plans):
+        return 0.0
     known = [one.releases for one in plans if one.releases is not None]
     return together(known, delta) if len(known) == len(plans) else math.inf
 
 
 def beforehand(config: ExperimentConfig, plans: Sequence[Planned], to_come: int) -> str:
     """What is about to be trained, and what it costs, in a line."""
-    cost, ledger = cost_of(config, plans), config.privacy.ledger
-    count = len(plans)
+    config = controlled(config)
+    cost, ledger, count = cost_of(config, plans), config.privacy.ledger, len(plans)
     parts = [f"{count} training{'s' * (count > 1)}"]
     if to_come < count:
         parts[0] += f", {to_come or 'none'} of them still to be begun"
