@@ -38,7 +38,7 @@ CONFIG = f"""\
 # Who will default? A bank has the labels and some columns of its own; a credit bureau and a
 # telephone company have other columns about the same customers. All run in one process here, to
 # see what their columns are worth.
-{DATA}method: {{name: dpzv}}             # others: vertizo list methods
+{DATA}method: {{name: auto}}             # the best of three on folds; others: vertizo list methods
 
 seed: 0                          # the same seed repeats a run, bit for bit
 """

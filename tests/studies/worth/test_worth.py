@@ -220,7 +220,8 @@ def test_all_trainings_together_cost_what_they_release() -> None:
 def test_trainings_that_use_no_label_cost_nothing_together(tmp_path: Path) -> None:
     """Whatever is asked for beside the method: an ε, a file that it would be charged to."""
     table = ("seed=0", "data.name=breast-cancer", "data.limit=120", "method.name=one-shot")
-    for privacy in ((), ("privacy.epsilon=1",), (f"privacy.ledger={tmp_path / 'none'}",)):
+    charged = ("privacy.epsilon=1", f"privacy.ledger={tmp_path / 'none'}")
+    for privacy in ((), charged[:1], charged):
         config = settings(*table, *privacy)
         study = Worth(config, Path("nowhere"))
         study.check()

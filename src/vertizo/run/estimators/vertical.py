@@ -54,10 +54,12 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             knowledge; or balanced, which with ``privacy`` takes the classes' public shares, in
             ``config`` as ``data.class_shares``. None counts all alike.
         final_head: a second model, fitted on the raw labels after the last reply: logistic,
-            boosting or refit (the server's model once more); None for none. It costs no privacy
-            against the clients, and must stay with the label holder.
-        head: which model predicts: private, the server's, or raw, that of ``final_head``. It may be
-            set after fit as well; nothing covers what raw predicts.
+            boosting, refit (the server's model once more) or auto, the best on validation records;
+            None for none. It costs no privacy against the clients, and must stay with the label
+            holder.
+        head: which model predicts: private, the server's, or raw, that of ``final_head``; None for
+            raw where it is auto, or the method one-shot, and else private. It may be set after fit
+            as well; nothing covers what raw predicts.
         config: further keys of a configuration, nested as in its file.
         ledger: file that fits with ``privacy`` on the same records are charged to; the first makes
             it. None counts each fit by itself.
