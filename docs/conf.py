@@ -14,19 +14,13 @@ author = "the Vertizo project"
 version = release = found[1]
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser"]
 exclude_patterns = ["_build", "generate"]
 root_doc = "index"
 highlight_language = "text"
 smartquotes_action = "D"  # dashes alone: what stands here is often code
 
 myst_heading_anchors = 4  # the anchors that GitHub has
-
-default_role = "literal"  # docstrings quote names with one backtick
-python_maximum_signature_line_length = 88
-autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
-python_use_unqualified_type_names = True
 
 html_theme = "furo"
 html_title = f"Vertizo {release}"

@@ -44,6 +44,17 @@ def test_nothing_that_is_made_has_drifted() -> None:
         assert fresh, f"{name_of(path)}: run `make docs`, which writes it anew"
 
 
+def test_pages_read_the_same_without_the_site() -> None:
+    """No directive but those of the navigation, which GitHub shows as a list of names."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"^[`:]{3}\{(.*?)\}", text, re.MULTILINE)) <= {"toctree"}, page.name
+        assert not re.search(r"^:::", text, re.MULTILINE), page.name
+    names = (DOCS / "api.md").read_text(encoding="utf-8")
+    for name in vz.__all__:
+        assert name.startswith("_") or f"\n### {name}\n" in names, name
+
+
 def test_every_method_has_a_page_with_its_drawing_bytes_and_options() -> None:
     sections = ["What it is for", "The algorithm", "Messages", "What leaks, what can be guaranteed"]
     sections += ["Options", "When to choose it", "Try it", "Sources"]
