@@ -1,5 +1,8 @@
-"""What pyproject.toml cannot say: a wheel in which nothing was compiled fits every machine."""
+"""What pyproject.toml cannot say: a wheel in which nothing was compiled fits every machine, and the
+description on PyPI has no files beside it.
+"""
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,4 +27,17 @@ class Wheel(bdist_wheel):
         super().run()
 
 
-setup(cmdclass={"bdist_wheel": Wheel})
+def description() -> str:
+    """README.md for a page elsewhere: with the addresses of files and pictures."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    place = r"(?!https?:|#)([^)]+)\)"
+    pictures = "https://raw.githubusercontent.com/vertizo/vertizo/main/"
+    text = re.sub(r"(!\[[^]]*\]\()" + place, rf"\1{pictures}\2)", text)
+    return re.sub(r"(\]\()" + place, r"\1https://github.com/vertizo/vertizo/blob/main/\2)", text)
+
+
+setup(
+    cmdclass={"bdist_wheel": Wheel},
+    long_description=description(),
+    long_description_content_type="text/markdown",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -42,6 +43,17 @@ def test_nothing_that_is_made_has_drifted() -> None:
     for path, text in MADE["files"]():
         fresh = path.exists() and path.read_text(encoding="utf-8") == text
         assert fresh, f"{name_of(path)}: run `make docs`, which writes it anew"
+
+
+def test_pages_read_the_same_without_the_site() -> None:
+    """No directive but those of the navigation, which GitHub shows as a list of names."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"^[`:]{3}\{(.*?)\}", text, re.MULTILINE)) <= {"toctree"}, page.name
+        assert not re.search(r"^:::", text, re.MULTILINE), page.name
+    names = (DOCS / "api.md").read_text(encoding="utf-8")
+    for name in vz.__all__:
+        assert name.startswith("_") or f"\n### {name}\n" in names, name
 
 
 def test_every_method_has_a_page_with_its_drawing_bytes_and_options() -> None:
@@ -250,6 +262,9 @@ def test_readme_shows_what_its_lines_print(capsys: pytest.CaptureFixture[str]) -
 # The site
 
 
+NOT_FETCHED = ("next", "prev", "search", "index", "canonical")
+
+
 class Links(HTMLParser):
     """What a page makes a browser fetch, and the pages it leads to."""
 
@@ -263,7 +278,7 @@ class Links(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "a":
             self.pages.append(given.get("href", ""))
-        elif tag == "link" and given.get("rel") not in ("next", "prev", "search", "index"):
+        elif tag == "link" and given.get("rel") not in NOT_FETCHED:
             self.fetched.append(given.get("href", ""))
         self.fetched += [
             given[name] for name in ("src", "srcset", "poster", "data") if name in given
@@ -280,7 +295,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     flags = ["-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "trees")]
     command = [sys.executable, "-m", "sphinx", *flags, str(DOCS), str(folder / "html")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    there = {**os.environ, "DOCS_URL": "https://example.org/pages/1.2.0"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=there)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 
@@ -299,6 +315,24 @@ def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         for address in imported.findall(sheet.read_text("utf-8")):
             assert not re.match(r"(?:https?:)?//", address), (sheet.name, address)
+
+
+@pytest.mark.full
+def test_site_can_be_hosted_and_searched(site: Path) -> None:
+    """Every page is in the sitemap, at the address that it says is its own, and in the index."""
+    places = [place.text or "" for place in ElementTree.parse(site / "sitemap.xml").iter()]
+    pages = {page.relative_to(DOCS).with_suffix(".html").as_posix() for page in PAGES}
+    assert {place for place in places if place.strip()} == {
+        f"https://example.org/pages/1.2.0/{page}" for page in pages
+    }
+    for page in pages:
+        canonical = f'<link rel="canonical" href="https://example.org/pages/1.2.0/{page}"'
+        text = (site / page).read_text(encoding="utf-8")
+        assert canonical in text, page
+        assert 'class="versions" hidden' in text
+        assert "versions.js" in text
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert all(f'"{page.removesuffix(".html")}"' in index for page in pages)
 
 
 @pytest.mark.full

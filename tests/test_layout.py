@@ -20,12 +20,16 @@ HEAVY = {"torch", "pydantic", "sklearn", "scipy", "numpy", "yaml", "rich"}
 EXPORTED = [
     "Experiment",
     "ExperimentConfig",
+    "Findings",
     "Privacy",
     "Result",
     "VerticalClassifier",
     "VerticalRegressor",
     "VertizoError",
     "__version__",
+    "compare",
+    "plan",
+    "worth",
 ]
 """All of the public names at the top; everything else is imported from its room."""
 

@@ -13,23 +13,31 @@ from vertizo.core.version import VERSION
 _HOMES = {
     "Experiment": "vertizo.run.experiment",
     "ExperimentConfig": "vertizo.config.schema",
+    "Findings": "vertizo.studies.findings",
     "Privacy": "vertizo.run.estimators.privacy",
     "Result": "vertizo.run.experiment",
     "VerticalClassifier": "vertizo.run.estimators.vertical",
     "VerticalRegressor": "vertizo.run.estimators.vertical",
     "VertizoError": "vertizo.core.errors",
+    "compare": "vertizo.studies.notebook",
+    "plan": "vertizo.studies.notebook",
+    "worth": "vertizo.studies.notebook",
 }
 
 __version__ = VERSION
 __all__ = [
     "Experiment",
     "ExperimentConfig",
+    "Findings",
     "Privacy",
     "Result",
     "VerticalClassifier",
     "VerticalRegressor",
     "VertizoError",
     "__version__",
+    "compare",
+    "plan",
+    "worth",
 ]
 
 if TYPE_CHECKING:
@@ -38,6 +46,8 @@ if TYPE_CHECKING:
     from vertizo.run.estimators.privacy import Privacy
     from vertizo.run.estimators.vertical import VerticalClassifier, VerticalRegressor
     from vertizo.run.experiment import Experiment, Result
+    from vertizo.studies.findings import Findings
+    from vertizo.studies.notebook import compare, plan, worth
 
 
 def __getattr__(name: str) -> Any:

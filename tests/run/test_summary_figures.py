@@ -9,10 +9,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.lazy import Lazy
 
+import vertizo as vz
 from vertizo.config import schema
 from vertizo.run import summary_figures
 from vertizo.run.experiment import Experiment, Result
+
+sklearn = Lazy("sklearn")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,24 @@ def test_names_from_a_table_are_no_html(result: Result) -> None:
     text = summary_figures.html(summary)
     assert "<script>" not in text
     assert "alert(1)" in "".join(words_of(text))
+
+
+def test_a_notebook_reads_what_came_out_and_what_is_guaranteed_first(result: Result) -> None:
+    html = result._repr_html_()
+    order = ["vafl on breast-cancer", "test AUC", "No privacy guarantee", "<table", "<details"]
+    assert sorted(order, key=html.index) == order
+
+
+def test_a_fitted_estimator_shows_its_run_and_then_itself(result: Result) -> None:
+    model = vz.VerticalClassifier(method="vafl")
+    assert "No privacy guarantee" not in (model._repr_html_() or "")
+    model.result_, model.privacy_ = result, "Nothing holds <b>here</b>."
+    for html in (model._repr_html_(), model._repr_mimebundle_()["text/html"]):
+        order = ["test AUC", "Nothing holds &lt;b&gt;here", "<table", "VerticalClassifier"]
+        assert sorted(order, key=html.index) == order
+    with sklearn.config_context(display="text"):
+        assert model._repr_html_() is None
+        assert list(model._repr_mimebundle_()) == ["text/plain"]
 
 
 def test_a_result_is_one_line(result: Result) -> None:

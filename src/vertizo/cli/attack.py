@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from vertizo.cli.console import command_line, counted, grid, live_bar, print_table, room, say, show
+from vertizo.cli.console import command_line, grid, live_bar, print_table, room, say, show
 from vertizo.cli.options import (
     AsJson,
     argument,
@@ -22,6 +22,7 @@ from vertizo.cli.options import (
 )
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.notices import counted
 from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
 

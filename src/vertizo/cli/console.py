@@ -240,8 +240,3 @@ def command_line() -> str:
     given = [f"--set={one}" for one in settings_of(os.environ)]  # those of --set have the last word
     place = next((i for i, word in enumerate(kept) if word.startswith("--set")), len(kept))
     return shlex.join(["vertizo", *kept[:place], *given, *kept[place:]])
-
-
-def counted(number: int, what: str) -> str:
-    """So many of something: ``1 seed``, ``3 seeds``."""
-    return f"{number:,} {what}{'s' * (number != 1)}"

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from vertizo.cli.console import (
     command_line,
-    counted,
     grid,
     is_wider,
     live_bar,
@@ -33,6 +32,7 @@ from vertizo.cli.options import (
 from vertizo.core import strict_json, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import CONTROLS
+from vertizo.core.notices import counted
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def compare(
 
     for label in labels or (tree.labels(config) if config is not None else []):
         schema.load(config, settings or [], label)  # refused before PyTorch is imported
-    from vertizo.studies import comparison, made_by
+    from vertizo.studies import comparison, comparison_table, notebook
     from vertizo.studies.engines import Processes, RayCluster
 
     configs = comparison.configurations(config, settings or [], labels)
@@ -134,42 +134,24 @@ def compare(
     )
     say((f"note: {remark}" for remark in remarks), errors)
     with resumable(folder), _bar("compare", "runs", errors) as show:
-        summaries = comparison.execute(runs, workers, show)
-    found = comparison.rows(runs, summaries, reached, by)
-    said = {
-        "command": command_line(),
-        "version": VERSION,
-        "dataset": summaries[runs[0]]["dataset"],
-        "bytes_by": by,
-        "made_by": made_by.runs(run.folder for run in runs),
-    }
-    comparison.write(folder, found, said)
+        rows = notebook.made(runs, workers, folder, reached, by, command_line(), show)
+    found = notebook.of_comparison(rows)
     if as_json:
-        print(strict_json.line({row.label: row.as_dict() for row in found}))
+        print(strict_json.line(found.content))
         return
-    from vertizo.studies import comparison_table
-
-    summary = found[0].first
-    amounts = counted(summary["clients"], "client"), counted(seeds, "seed")
-    title = ", ".join([summary["dataset"], *amounts])
-    say(comparison_table.verdict(found))
-    headings, *lines = comparison_table.brief(found)
-    print_table(headings, lines, title, whole=False)
-    notes = [
-        "± is the standard deviation over seeds."
-        if seeds > 1
-        else "One seed: no spread; --seeds 3 shows it."
-    ]
+    say(found.verdict)
+    for _, headings, lines in found.tables:
+        print_table(headings, lines, found.title, whole=False)
+    spread, epsilon = found.notes
+    notes = [spread]
     if details:
-        names, *cells = zip(*comparison_table.lines(found), strict=True)
-        rows = [[row.label, *each] for row, each in zip(found, cells, strict=True)]
-        print_table(["method", *names], rows, "all figures")
-    if details and found[0].bytes_to and "test_accuracy" in summary:
+        names, *cells = zip(*comparison_table.lines(rows), strict=True)
+        figures = [[row.label, *each] for row, each in zip(rows, cells, strict=True)]
+        print_table(["method", *names], figures, "all figures")
+    if details and rows[0].bytes_to and "test_accuracy" in rows[0].first:
         until = f"until {by} accuracy first was that high when evaluated"
         notes.append(f"bytes to: both directions, {until}.")
-    words = "what holds for labels; a simulated one holds for the same run with secret noise"
-    notes.append(f"ε: {words}. Each run's summary.json says it in words.")
-    say([*notes, f"runs: {folder}", *([] if details else [more_at(folder)])])
+    say([*notes, epsilon, f"runs: {folder}", *([] if details else [more_at(folder)])])
 
 
 def _targets(text: str) -> list[float]:

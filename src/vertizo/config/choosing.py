@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from vertizo.config import auto, schema
 from vertizo.config.schema import ExperimentConfig
@@ -51,9 +54,55 @@ class Open:
         return schema.parse(tree, self.source, self.settings)
 
 
-def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig | Open:
+Source = Path | str | Mapping[str, Any] | ExperimentConfig | Open | None
+"""What people have a configuration in."""
+
+
+def source_of(given: Source) -> Path | Tree | None:
+    """What to read: a file, a tree of nested mappings, or None for the defaults."""
+    match given:
+        case ExperimentConfig():
+            return _shortest(given)
+        case Open():
+            return dict(given.given)
+        case str():
+            return Path(given)
+        case Path() | None:
+            return given
+        case Mapping():
+            return dict(given)
+    raise ConfigError(
+        f"config is {given!r}; use a path, a dict, an Experiment or an ExperimentConfig"
+    )
+
+
+def _shortest(config: ExperimentConfig) -> Tree:
+    """A tree that makes the same configuration, without what its method fills in by itself.
+
+    So that another method can fill in its own.
+    """
+    tree = whole = config.model_dump(mode="json", exclude_unset=True)
+    for section in [key for key, value in whole.items() if isinstance(value, dict)]:
+        for key in whole[section]:
+            rest = {name: value for name, value in tree[section].items() if name != key}
+            less = {**tree, section: rest}
+            with suppress(ValidationError):
+                made = ExperimentConfig.model_validate(less)
+                if made.model_dump(mode="json", exclude_unset=True) == whole:
+                    tree = less
+    return tree
+
+
+def load(path: Path | Tree | None, overrides: Sequence[str] = ()) -> ExperimentConfig | Open:
     """As `vertizo.config.schema.load`, with ``method: auto`` as well."""
     return parse(*schema.read(path, overrides), overrides)
+
+
+def seeded(path: Path | Tree | None, overrides: Sequence[str] = ()) -> ExperimentConfig | Open:
+    """The same with seed 0 where it has none, so that it is resumed where it was stopped."""
+    loaded = load(path, overrides)
+    first = loaded.first() if isinstance(loaded, Open) else loaded
+    return loaded if "seed" in first.model_fields_set else load(path, [*overrides, "seed=0"])
 
 
 def parse(

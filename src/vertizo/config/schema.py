@@ -391,13 +391,13 @@ def load(
 
 
 def read(
-    path: Path | None, overrides: Sequence[str] = (), variant: str | None = None
+    path: Path | config_tree.Tree | None, overrides: Sequence[str] = (), variant: str | None = None
 ) -> tuple[config_tree.Tree, str]:
     """The tree of a file, as of `load`, and what to call it; ConfigError likewise."""
-    if path is not None:
+    if isinstance(path, Path):
         digests.note_change(path)
-    source = "--set" if path is None else str(path)
-    return config_tree.read(path, overrides, variant, ExperimentConfig()), source
+    tree = config_tree.read(path, overrides, variant, ExperimentConfig())
+    return tree, config_tree.called(path)
 
 
 def parse(

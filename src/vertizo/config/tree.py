@@ -23,9 +23,9 @@ LABEL = re.compile(r"\w[\w.+-]*")
 
 
 def read(
-    path: Path | None, overrides: Sequence[str], variant: str | None, defaults: Options
+    path: Path | Tree | None, overrides: Sequence[str], variant: str | None, defaults: Options
 ) -> Tree:
-    """The tree of a file, or an empty one, with an entry of ``methods`` and overrides applied.
+    """The tree of a file, or a copy of one, with an entry of ``methods`` and overrides applied.
 
     The entry is that of ``variant``, which may also be a method's name, or else that of the method
     that is chosen; ``overrides`` are ``key=value``, applied last to ``defaults``.
@@ -33,8 +33,7 @@ def read(
     Raises:
         ConfigError: one line that names the file or the option, and what would be right.
     """
-    source = "--set" if path is None else str(path)
-    tree = {} if path is None else read_yaml(path)
+    source, tree = called(path), _tree(path)
     entries = _entries(tree.pop("methods", {}), source)
     if variant is None:
         chosen = _chosen(tree, overrides, defaults)
@@ -48,13 +47,22 @@ def read(
             raise ConfigError(f"{source_of(names[0])} contradicts --methods; leave one of them out")
         tree = with_entry(tree, entries.get(variant, {}), variant)
     override(tree, overrides, defaults)
-    make_absolute(tree, Path.cwd() if path is None else path.parent)
+    make_absolute(tree, path.parent if isinstance(path, Path) else Path.cwd())
     return tree
 
 
-def labels(path: Path) -> list[str]:
+def labels(path: Path | Tree | None) -> list[str]:
     """Names of the entries of a file's ``methods`` section."""
-    return list(_entries(read_yaml(path).get("methods", {}), str(path)))
+    return list(_entries(_tree(path).get("methods", {}), called(path)))
+
+
+def called(path: Path | Tree | None) -> str:
+    """What errors call a file, or a tree without one."""
+    return "configuration" if isinstance(path, dict) else str(path or "--set")
+
+
+def _tree(path: Path | Tree | None) -> Tree:
+    return read_yaml(path) if isinstance(path, Path) else deepcopy(path or {})
 
 
 def _chosen(tree: Tree, overrides: Sequence[str], defaults: Options) -> str:
@@ -127,8 +135,8 @@ def make_absolute(tree: Tree, beside: Path) -> None:
         node: Any = tree
         for section in sections:
             node = node.get(section) if isinstance(node, dict) else None
-        if isinstance(node, dict) and isinstance(node.get(key), str):
-            node[key] = rule(node[key], beside)
+        if isinstance(node, dict) and isinstance(node.get(key), str | Path):
+            node[key] = rule(str(node[key]), beside)
     _names_of_code(tree, beside)
 
 

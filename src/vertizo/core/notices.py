@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something: ``1 seed``, ``3 seeds``."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 class Alarm(str):
     """A line that somebody should look at, though the job goes on: a refusal, a silent member."""
 

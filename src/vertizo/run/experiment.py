@@ -11,9 +11,9 @@ from uuid import uuid4
 import torch
 
 from vertizo.config import choosing
-from vertizo.config.choosing import Open
+from vertizo.config.choosing import Open, Source
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.memory import LARGE, keep_freed_memory
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
@@ -32,6 +32,7 @@ from vertizo.run.loop import Progress, Result, Training
 from vertizo.run.simulator import Observer
 
 __all__ = ["Experiment", "Progress", "Result"]
+Given = tuple[Source, Sequence[str]] | None
 
 
 class Experiment:
@@ -55,6 +56,7 @@ class Experiment:
         self._tell: auto.Tell = auto.silent
         self._data = data
         self._is_checked = False
+        self._given: Given = (config, ()) if data is None else None
 
     @classmethod
     def from_yaml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -63,7 +65,18 @@ class Experiment:
         Raises:
             ConfigError: names the key, its value and what would be right.
         """
-        return cls(choosing.load(Path(path), overrides))
+        made = cls(choosing.load(Path(path), overrides))
+        made._given = Path(path), tuple(overrides)
+        return made
+
+    def given(self) -> tuple[Source, Sequence[str]]:
+        """What it was made of, and overrides of that; ConfigError where data were handed over."""
+        if self._given is None:
+            raise ConfigError(
+                "this experiment was given its data; name a file in data.path, which other runs "
+                "can read as well"
+            )
+        return self._given
 
     def data(self) -> VerticalData:
         """The data, loaded and cut once; ConfigError or DataError where it cannot be had."""

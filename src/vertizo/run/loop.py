@@ -56,7 +56,9 @@ class Result:
     """A finished run."""
 
     summary: dict[str, Any]
+    """The closing figures, as ``summary.json`` has them."""
     metrics: list[dict[str, Any]]
+    """The evaluations, as ``metrics.jsonl`` has them."""
     federation: Federation | None
     """None where the figures and parameters alone were kept."""
     folder: Path | None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from vertizo.core.names import CONTROLS
 from vertizo.party.metrics import chosen_by
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
+from vertizo.run import html_form
 
 Summary = Mapping[str, Any]
 BOUNDS = "  95 % (bootstrap)"
@@ -220,16 +220,23 @@ def line(summary: Summary) -> str:
     return f"{summary['method']} on {summary['dataset']}: {figures}"
 
 
-def html(summary: Summary) -> str:
-    """The figures as a table, and below it what is guaranteed, for a notebook."""
-    lines = "".join(
-        f'<tr><th style="text-align:left">{escape(name)}</th>'
-        f'<td style="text-align:right">{escape(text)}</td></tr>'
-        for name, text in rows(summary)
+def html(summary: Summary, privacy: str | None = None) -> str:
+    """For a notebook: the first figure, what is guaranteed, what a person needs, all else folded.
+
+    ``privacy`` is said in place of the summary's own words on it.
+    """
+    said = dict(statements(summary))
+    guaranteed = {name: said.pop(name) for name in ("privacy", "raw head") if name in said}
+    if privacy is not None:
+        guaranteed = {"privacy": privacy}
+    needed, every = brief(summary), rows(summary)
+    of = needed[: 2 if needed[1][0] == BOUNDS else 1]
+    verdict = ", ".join(f"{name.strip()} {text}" for name, text in of)
+    title = f"{summary['method']} on {summary['dataset']}"
+    told = [(title, verdict), *((name.capitalize(), text) for name, text in guaranteed.items())]
+    rest = html_form.paragraphs((name.capitalize(), text) for name, text in said.items())
+    return (
+        html_form.paragraphs(told)
+        + html_form.table(needed)
+        + html_form.folded("All figures", html_form.table(every) + rest)
     )
-    title = escape(f"{summary['method']} on {summary['dataset']}")
-    words = "".join(
-        f'<p style="max-width:40em"><b>{escape(name.capitalize())}.</b> {escape(text)}</p>'
-        for name, text in statements(summary)
-    )
-    return f"<table><caption><b>{title}</b></caption><tbody>{lines}</tbody></table>{words}"

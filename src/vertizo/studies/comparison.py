@@ -32,6 +32,11 @@ from vertizo.studies.engines import Engine, Forgive, Run, share_done
 Measure = Literal["validation", "train"]
 MOST_POINTS = 50
 """Of a curve that is kept with a result."""
+SIZES = (
+    *("bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"),
+    "peak_memory_mib",
+)
+"""What a summary says of a run's cost."""
 Summary = Mapping[str, Any]
 
 
@@ -50,15 +55,14 @@ class Standing:
 
 
 def configurations(
-    path: Path | None, overrides: Sequence[str], labels: Sequence[str]
+    path: Path | config_tree.Tree | None, overrides: Sequence[str], labels: Sequence[str]
 ) -> dict[str, ExperimentConfig]:
     """The configuration of every label; without labels, those of the file's ``methods``.
 
     Runs of a comparison have seeds, given or not: it is resumed where it was stopped. ConfigError
     names a method that is unknown or does not fit.
     """
-    wanted = list(labels) or (config_tree.labels(path) if path is not None else [])
-    source = "--set" if path is None else str(path)
+    wanted, source = list(labels) or config_tree.labels(path), config_tree.called(path)
     trees = {
         label: config_tree.read(path, overrides, label, ExperimentConfig()) for label in wanted
     }
@@ -217,20 +221,30 @@ class Row:
         found = [(one.get(section, {}) if section else one).get(name) for one in summaries]
         return [value for value in found if value is not None]
 
+    def records(self) -> list[dict[str, Any]]:
+        """A line for each run: method, control, seed, scores, sizes and ε."""
+        found = []
+        for control, summaries in self.summaries.items():
+            for one in summaries:
+                kept = {key: one[key] for key in one if key in SIZES or key.startswith("test_")}
+                epsilon = one["privacy"]["epsilon"]
+                own = {"method": self.label, "control": control, "seed": one["seed"]}
+                found.append({**own, **kept, "epsilon": epsilon})
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """For ``comparison.json``."""
         scores = [key for key in self.first if key.startswith("test_")]
         scores += [f"raw_head.{key}" for key in self.first.get("raw_head", {}) if "test_" in key]
-        sizes = ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
         return {
             "seeds": self.figures("seed"),
-            **{key: self.figures(key) for key in [*scores, *sizes, "peak_memory_mib"]},
+            **{key: self.figures(key) for key in [*scores, *SIZES]},
             "controls": {
                 control: {key: self.figures(key, control) for key in scores}
                 for control in CONTROLS
                 if control in self.summaries
             },
-            "bytes_to": {f"{100 * t:g} %": each for t, each in self.bytes_to.items()},
+            "bytes_to": {f"{100 * t:g} %": list(each) for t, each in self.bytes_to.items()},
             "curves": list(self.curves),
             "privacy": self.first["privacy"]["guarantee"],
             **{key: self.first["privacy"].get(key) for key in ("epsilon", "delta")},

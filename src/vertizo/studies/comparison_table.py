@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from vertizo.core.names import CONTROLS
+from vertizo.core.notices import counted
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.run.summary_figures import beside_controls, privacy_text, size_text
 from vertizo.studies.comparison import Row, mean_and_spread
+from vertizo.studies.findings import Dot, Picture
 
 QUALITY: tuple[tuple[str, str, float], ...] = (
     ("test_auc", "test AUC", 1.0),
@@ -31,6 +33,40 @@ SIZES: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
 """Lines of the table: names, and the means that are added."""
 RISING = ("test_auc", "test_accuracy", "test_average_precision", "test_r2")
 """Of `QUALITY`, what is better when it is larger."""
+
+
+def title(found: Sequence[Row]) -> str:
+    """What was compared: data, clients, seeds."""
+    first, seeds = found[0].first, found[0].figures("seed")
+    return ", ".join(
+        [first["dataset"], counted(first["clients"], "client"), counted(len(seeds), "seed")]
+    )
+
+
+def notes(found: Sequence[Row]) -> list[str]:
+    """What the figures mean."""
+    several = len(found[0].figures("seed")) > 1
+    return [
+        "± is the standard deviation over seeds."
+        if several
+        else "One seed: no spread; --seeds 3 shows it.",
+        "ε: what holds for labels; a simulated one holds for the same run with secret noise. Each "
+        "run's summary.json says it in words.",
+    ]
+
+
+def picture(found: Sequence[Row]) -> Picture:
+    """The first figure of quality of each method and of its controls, ± its spread."""
+    key, name, scale = _main(found)
+    dots = []
+    for row in found:
+        for place, control in enumerate(("none", *CONTROLS)):
+            if figures := row.figures(key, control):
+                mean, spread = mean_and_spread(figures)
+                ends = scale * (mean - (spread or 0.0)), scale * (mean + (spread or 0.0))
+                called = row.label if control == "none" else f"{row.label}, {CONTROLS[control]}"
+                dots.append(Dot(called, scale * mean, ends, place))
+    return Picture(name, dots)
 
 
 def _main(found: Sequence[Row]) -> tuple[str, str, float]:

@@ -10,6 +10,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -22,7 +23,7 @@ from vertizo.data.datasets.catalog import ROOT_VARIABLE
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
-from vertizo.studies.processes import processes
+from vertizo.studies.processes import Inline, processes
 from vertizo.studies.ray import gather
 
 EngineName = Literal["local", "ray"]
@@ -69,13 +70,15 @@ def share_done(folder: Path, config: ExperimentConfig) -> float:
 class Processes:
     """Runs in processes of this machine; see `vertizo.studies.processes.processes`."""
 
-    jobs: int
+    jobs: int | None
+    """At a time; None for this process, one after the other."""
     reused: bool = False
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """See `Engine`; what was going when it ends early can be resumed."""
         calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
-        with processes(self.jobs, reused=self.reused) as pool:
+        here = nullcontext(Inline[Run]())
+        with here if self.jobs is None else processes(self.jobs, reused=self.reused) as pool:
             for ended in pool.make(calls):
                 if ended is None:
                     yield None

@@ -71,7 +71,10 @@ class Inline(Pool[Key]):
     def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
         """Make the call now."""
         future: Future[Any] = Future()
-        future.set_result(function(*arguments))
+        try:
+            future.set_result(function(*arguments))
+        except UserError as error:
+            future.set_exception(error)
         self.going[future] = key
 
 

@@ -26,7 +26,7 @@ from vertizo.core.names import Head
 from vertizo.data.prepare import prepare_frame
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.methods.base import Method
-from vertizo.run import live
+from vertizo.run import html_form, live, summary_figures
 from vertizo.run.build_privacy import record_choice
 from vertizo.run.estimators import inputs, saved, settings
 from vertizo.run.estimators.inputs import Features
@@ -281,6 +281,18 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         for line in self._preparation.unknown(frame, name="X"):
             warnings.warn(line, UserWarning, stacklevel=4)  # where somebody predicts
         return outputs
+
+    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
+        """For notebooks: once fitted what came of it, with scikit-learn's diagram folded below."""
+        found: dict[str, Any] = super()._repr_mimebundle_(**given)
+        if hasattr(self, "result_") and "text/html" in found:
+            own = summary_figures.html(self.result_.summary, self.privacy_)
+            found["text/html"] = own + html_form.folded(type(self).__name__, found["text/html"])
+        return found
+
+    def _repr_html_(self) -> str | None:
+        """The same by itself; None where scikit-learn is set to show texts."""
+        return self._repr_mimebundle_().get("text/html")
 
     def save(self, path: str | Path) -> None:
         """Write a run folder, which `load` reads and ``vertizo predict`` as well; no pickle.

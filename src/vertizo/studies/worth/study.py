@@ -181,9 +181,10 @@ class Worth:
             preparation=held,
         )
 
-    def run(self, jobs: int = 1, progress: Progress | None = None) -> dict[str, Any]:
+    def run(self, jobs: int | None = 1, progress: Progress | None = None) -> dict[str, Any]:
         """Train what is not trained yet, after `check`; the content of ``worth.json``.
 
+        So many ``jobs`` at a time in processes, or (None) one after the other in this one.
         ``progress`` is told of the trainings, and of the permutations after them.
         """
         engine = Processes(jobs, reused=True)
@@ -320,6 +321,15 @@ class Worth:
             {"party": party, "value": float(values[party]), **_ends(ends[party])}
             for party in self.parties
         ]
+
+
+def check_jobs(config: ExperimentConfig, jobs: int | None) -> None:
+    """Refuse several trainings at a time where a ledger is charged; ConfigError names it."""
+    if config.privacy.ledger is not None and (jobs or 1) > 1:
+        raise ConfigError(
+            f"--jobs is {jobs} but privacy.ledger {config.privacy.ledger} is for one run at a "
+            "time; leave --jobs out"
+        )
 
 
 def _ends(drawn: Array) -> dict[str, float]:

@@ -7,6 +7,8 @@ from typing import Any
 
 MOST = 5
 """Parties whose every coalition is trained: 31 of them."""
+SHOWN = 10
+"""Columns in the table of those used most."""
 Content = Mapping[str, Any]
 METRICS = {
     "auc": ("test AUC", 1.0, 4),
