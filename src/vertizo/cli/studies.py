@@ -147,12 +147,20 @@ def compare(
     if as_json:
         print(strict_json.line({row.label: row.as_dict() for row in found}))
         return
-    from vertizo.studies import comparison_table
+    from vertizo.run.experiment import Experiment
+    from vertizo.run.summary_figures import NOT_PAID
+    from vertizo.studies import comparison_table, instead
 
     summary = found[0].first
     amounts = counted(summary["clients"], "client"), counted(seeds, "seed")
     title = ", ".join([summary["dataset"], *amounts])
-    say(comparison_table.verdict(found))
+    best, verdict = comparison_table.verdict(found)
+    if verdict[-1].endswith(NOT_PAID):
+        experiment = Experiment(configs[best.label])
+        data = experiment.data()
+        other = instead.advised(experiment.config, data, best.first, lambda line: say(line, errors))
+        verdict.append(f"instead: {other['words']}")
+    say(verdict)
     headings, *lines = comparison_table.brief(found)
     print_table(headings, lines, title, whole=False)
     notes = [

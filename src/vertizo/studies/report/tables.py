@@ -11,6 +11,7 @@ from vertizo.attacks.choice import ATTACKS
 from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.run.summary_figures import NOT_PAID
 from vertizo.studies.comparison import Row, mean_and_spread
 from vertizo.studies.comparison_table import paid
 from vertizo.studies.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
@@ -197,6 +198,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "controls": [],
         "interval": "",
         "verdict": "",
+        "instead": "",
         "when": variant.when,
         "head": None,
         "privacy": privacy_line(privacy if finished else None),
@@ -217,6 +219,8 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         found["controls"] = _controls(variant, main)
         found["interval"] = _interval(finished, main)
         found["verdict"] = _verdict(variant)
+        if found["verdict"].casefold() == NOT_PAID:
+            found["instead"] = (finished[0].summary or {}).get("instead", {}).get("words", "")
         if variant.raw_head and main in RAW:
             found["head"], name = variant.head_names
             raw = _score(variant, RAW[main])
