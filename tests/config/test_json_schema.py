@@ -53,12 +53,16 @@ def test_mistakes_do_not() -> None:
         {"epochs": 0},
         {"method": {"name": "dpvz"}},
         {"method": {"name": "vafl", "smoothing": 1}},
+        {"method": {"name": "auto", "smoothing": 1}},
+        {"method": "autoo"},
         {"codecs": {"up": {"bits": 4}}},
         {"data": {"limit": "many"}},
     ):
         assert not check.is_valid(tree), tree
     for tree in (
         {"method": {"smoothing": 0.1}},
+        {"method": "auto"},
+        {"method": {"name": "auto"}},
         {"client": {"model": {"hidden": [3]}}},
         {"method": {"name": "my_package:MyMethod", "pace": 3}},
         {"methods": {"vafl": {"epochs": 3}}},

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from pydantic import ValidationError
 
 from vertizo.config import schema
+from vertizo.config.error_lines import explain, read_yaml
+from vertizo.config.tree import merge
 from vertizo.core.errors import ConfigError
-from vertizo.core.options import TAGS, members
+from vertizo.core.options import TAGS, Options, members
+from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
+from vertizo.network.options import JoinConfig, ServeConfig
 
+TUTORIAL = Path(__file__).parents[2] / "src/vertizo/data/tutorial"
 Tree = dict[str, Any]
 
 
@@ -28,11 +35,11 @@ def near_misses(
 ) -> Iterator[tuple[Tree, str]]:
     """Trees of one value each, of a letter too much, and the value that was meant."""
 
-    def tree(*keys: str, **own: str) -> Tree:
+    def tree(*keys: str, **own: Any) -> Tree:
         for key in reversed(keys):
-            own = {key: own}  # type: ignore[dict-item]
+            own = {key: own}
         for key, beside in reversed(above):
-            own = {key: {**beside, **own}}  # type: ignore[dict-item]
+            own = {key: {**beside, **own}}
         return own
 
     for name, info in option.model_fields.items():
@@ -48,25 +55,45 @@ def near_misses(
         if hasattr(info.annotation, "model_fields"):
             yield from near_misses(info.annotation, (*above, (name, {})))
         if not choices:
-            yield from ((tree(**{name: f"{value}q"}), value) for value in words(info.annotation))
+            parts = (info.annotation, *get_args(info.annotation))
+            listed = any(get_origin(part) in (tuple, list) for part in parts)
+            for value in words(info.annotation):
+                yield tree(**{name: [f"{value}q"] if listed else f"{value}q"}), value
+
+
+FILES: tuple[tuple[type[Options], str | None, set[str]], ...] = (
+    (schema.ExperimentConfig, None, {"dpzv", "rows", "top-k", "mlp", "poisson-dp-sgd"}),
+    (ServeConfig, "hospital.yaml", {"dpzv", "mlp", "poisson-dp-sgd", "secure"}),
+    (JoinConfig, "lab.yaml", {"utf-8"}),
+    (LabelHolderAgent, "hospital.agent.yaml", {"align", "labels"}),
+    (MemberAgent, "lab.agent.yaml", {"align", "labels", "by-hand"}),
+)
+"""What is chosen in each kind of file, in one of the tutorial's, and some of its values."""
 
 
 @pytest.mark.full
-def test_every_value_of_a_choice_is_offered_for_a_near_miss() -> None:
-    found = list(near_misses(schema.ExperimentConfig))
-    assert {"dpzv", "sgd", "rows", "asynchronous", "top-k", "mlp", "poisson-dp-sgd"} <= {
-        meant for _, meant in found
-    }
+@pytest.mark.parametrize(("kind", "name", "some"), FILES)
+def test_every_value_of_a_choice_is_offered_for_a_near_miss(
+    kind: type[Options], name: str | None, some: set[str]
+) -> None:
+    base = {} if name is None else read_yaml(TUTORIAL / name)
+    kind.model_validate(base)
+    found = list(near_misses(kind))
+    assert some <= {meant for _, meant in found}
     for tree, meant in found:
-        with pytest.raises(ConfigError) as caught:
-            schema.parse(tree)
-        _, _, offered = str(caught.value).partition("; did you mean ")
-        assert repr(meant) in offered.partition("?")[0], f"{tree}: {caught.value}"
+        with pytest.raises(ValidationError) as caught:
+            kind.model_validate(merge(base, tree))
+        line = explain(caught.value, kind)
+        offered = line.partition("; did you mean ")[2].partition("?")[0]
+        assert repr(meant) in offered, f"{tree}: {line}"
 
 
 def test_what_people_write() -> None:
     for tree, line in (
         ({"method": "dpvz"}, "such as method.name=dpzv"),
+        ({"method": "autoo"}, "such as method.name=auto"),
+        ({"method": {"name": "atuo"}}, "did you mean 'auto'?"),
+        ({"method": "auto"}, "which is for `vertizo train`"),
         ({"method": "nothing like it"}, "such as method.name=nothing like it"),
         ({"method": {"name": "dpvz"}}, "did you mean 'dpzv'?"),
         ({"server": {"update": "sdg"}}, "did you mean 'sgd'?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.studies.conftest import TINY, Compared, timeless
@@ -183,14 +184,40 @@ def test_the_verdict_counts_the_seeds_in_which_training_the_clients_paid() -> No
 
     best = row("vafl", "test_accuracy", [0.9, 0.8], frozen=[0.5, 0.6], random=[0.7, 0.6])
     worse = row("dpzv", "test_accuracy", [0.6, 0.6], frozen=[0.7, 0.7])
-    first, second = verdict([worse, best])
+    winner, (first, second) = verdict([worse, best])
+    assert winner is best
     assert first == "vafl: highest test accuracy 85.00 ± 7.07 %"
     assert "the best is random updates: test accuracy 65.00 ± 7.07 %; vafl is better in 2" in second
     assert "has not paid" in (paid(worse) or "")
     assert "is not shown" in (paid(row("a", "test_auc", [0.9, 0.5], frozen=[0.8, 0.55])) or "")
     low = row("b", "test_rmse", [1.0, 1.0], frozen=[2.0, 2.0])
     assert (paid(low) or "").endswith("b is better in 2 of 2 seeds")
-    assert verdict([row("c", "test_rmse", [1.0])]) == ["c: test RMSE 1.0000"]
+    assert verdict([row("c", "test_rmse", [1.0])])[1] == ["c: test RMSE 1.0000"]
+
+
+def test_a_table_where_figures_are_missing() -> None:
+    """On validation records without test records; a run without a figure has none in the table."""
+    privacy = {"guarantee": "none", "epsilon": None}
+    sizes = dict.fromkeys(["bytes_up", "bytes_table", "bytes_down", "rounds", "seconds"], 1)
+
+    def row(label: str, **own: Any) -> Row:
+        summary = {"privacy": privacy, "best": None, **sizes, **own}
+        return Row(label, {"none": [summary], "frozen": [summary]}, {})
+
+    nothing, low = row("a"), row("b", best={"validation_auc": 0.7})
+    high, tested = row("c", best={"validation_auc": 0.8}), row("d", test_accuracy=0.5)
+    for found, said, column in (
+        ([nothing], "no verdict: there are neither test nor validation records", ["-"]),
+        ([nothing, low, high], "c: highest validation AUC 0.8000", ["-", "0.7000", "0.8000"]),
+        ([high, tested], "d: highest test accuracy 50.00 %", ["-", "50.00"]),
+    ):
+        assert verdict(found)[1][0] == said
+        headings, *shown = brief(found)
+        assert [line[1] for line in shown] == column
+        assert all(len(line) == len(headings) for line in shown)
+        table = lines(found)
+        assert all(len(line) == 1 + len(found) for line in table)
+        assert paid(nothing) is paid(low) is None
 
 
 KILLED = """

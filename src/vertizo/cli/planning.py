@@ -72,5 +72,5 @@ def plan(
         if len(found.tables) > 1:
             table.title_justify, table.show_header = "left", any(headings)
         show(table)
-    first, *warned = found.verdict
-    say([*found.notes, *warned] if epochs else [first, *found.notes])
+    first, *others = found.verdict
+    say([*found.notes, *others] if epochs else [first, *others, *found.notes])

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from vertizo.cli.options import argument
 from vertizo.core import strict_json
+from vertizo.core.names import AUTO
 
 Kind = Literal["train", "serve", "join", "agent", "job", "study"]
 
@@ -22,6 +23,11 @@ def made(kind: Kind) -> dict[str, Any]:
 
         found = _generated(ExperimentConfig, "Vertizo configuration")
         entry = {"type": "object", "description": "What is different for this method."}
+        named = {"properties": {"name": {"const": AUTO}}, "additionalProperties": False}
+        found["properties"]["method"]["oneOf"] += [
+            {"const": AUTO, "description": "Choose the method by validation records, or for an ε."},
+            {"type": "object", "required": ["name"], **named},
+        ]
         found["properties"]["methods"] = {"type": "object", "additionalProperties": entry}
         return found
     if kind == "study":

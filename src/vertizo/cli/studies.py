@@ -135,11 +135,22 @@ def compare(
     say((f"note: {remark}" for remark in remarks), errors)
     with resumable(folder), _bar("compare", "runs", errors) as show:
         rows = notebook.made(runs, workers, folder, reached, by, command_line(), show)
+    from vertizo.run.experiment import Experiment
+    from vertizo.run.summary_figures import NOT_PAID
+    from vertizo.studies import instead
+
     found = notebook.of_comparison(rows)
     if as_json:
         print(strict_json.line(found.content))
         return
-    say(found.verdict)
+    verdict = [*found.verdict]
+    if verdict[-1].endswith(NOT_PAID):
+        best, _ = comparison_table.verdict(rows)
+        experiment = Experiment(configs[best.label])
+        data = experiment.data()
+        other = instead.advised(experiment.config, data, best.first, lambda line: say(line, errors))
+        verdict.append(f"instead: {other['words']}")
+    say(verdict)
     for _, headings, lines in found.tables:
         print_table(headings, lines, found.title, whole=False)
     spread, epsilon = found.notes

@@ -79,15 +79,21 @@ def train(
             RunFolder(folder).check_is_new()
         experiment = Experiment(chosen)
         if isinstance(chosen, Open):
-            experiment.settle(lambda line: say([line], Console(stderr=True)))
+            experiment.settle(_note)
         summaries = _all(experiment, folder, resume is not None, controls, track or [])
     first = summaries[0]
+    beside = summary_figures.beside_controls(first, summaries[1:]) if controls else None
+    if beside and beside.endswith(summary_figures.NOT_PAID) and "instead" not in first:
+        from vertizo.studies import instead
+
+        first["instead"] = instead.advised(experiment.config, experiment.data(), first, _note)
+        RunFolder(folder).write_summary(first)
     if as_json:
         print(strict_json.line(first))
         return
     controlled = [CONTROLS[summary["control"]] for summary in summaries[1:]]
-    beside = summary_figures.beside_controls(first, summaries[1:]) if controls else None
     say([f"controls: {beside}"] if beside else [])
+    say([f"instead: {first['instead']['words']}"] if "instead" in first else [])
     lines = summary_figures.rows if details else summary_figures.brief
     figures = [dict(lines(summary)) for summary in summaries]
     shown = figures if details else figures[:1]
@@ -96,6 +102,10 @@ def train(
     print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
     said = [f"{name}: {words}" for name, words in summary_figures.statements(first)]
     say([*said, f"run folder: {folder}", *([] if details else [more_at(folder)])])
+
+
+def _note(line: str) -> None:
+    say(line, Console(stderr=True))
 
 
 def _all(

@@ -21,8 +21,8 @@ from typing import Any
 from vertizo.config.method_defaults import TABLES
 from vertizo.config.tree import Tree, merge
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import AUTO as AUTO
 
-AUTO = "auto"
 FEW = 1000
 """Records for training and validation below which both are too few: folds choose a candidate, and
 it trains on all of them for a number of epochs that is known beforehand."""

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from vertizo.config.environment import set_by, source_of
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import AUTO
 from vertizo.core.options import TAGS, Options, members
 from vertizo.core.registry import FOREIGN
 from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question, similar
@@ -246,11 +247,17 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
         return f"unknown key {key!r}{_meant(path, known, root)}"
     if kind.startswith("union_tag"):
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
+        offered = [AUTO] if path == ["method"] else []
+        if (given if tag is None else given[tag]) in offered:
+            return (
+                f"{key}.name is 'auto', which is for `vertizo train`, `vertizo worth` and the "
+                "estimators; name a method here, such as the one in a run's config.yaml"
+            )
         if tag is None:
-            names = similar(given, _tags(choice)) if isinstance(given, str) else []
+            names = similar(given, _tags(choice) + offered) if isinstance(given, str) else []
             such = f", such as {key}.name={(names or [given])[0]}" if isinstance(given, str) else ""
             return f"{key} is {given!r}; keys and values were expected there{such}"
-        known = _tags(choice)
+        known = _tags(choice) + offered
         expected = ", ".join(map(repr, known)) or context["expected_tags"]
         hint = nearest(str(given[tag]), known)
         return f"{key}.{tag} is {given[tag]!r}{hint or ';'} known are {expected}"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from vertizo.config import architectures as models
-from vertizo.config import auto, former_names, method_defaults
+from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
 from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
@@ -408,11 +408,6 @@ def parse(
         raise ConfigError(
             f"{source} has a section federation, of a real party; it is for `vertizo serve` or "
             "`vertizo join`"
-        )
-    if auto.is_open(tree):
-        raise ConfigError(
-            f"{source}: method.name is 'auto', which is for `vertizo train`, `vertizo worth` and "
-            "the estimators; name a method here, such as the one in a run's config.yaml"
         )
     try:
         return ExperimentConfig.model_validate(tree)

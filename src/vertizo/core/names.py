@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+AUTO = "auto"
+"""In place of a method's name: one is chosen (`vertizo.config.auto`)."""
+
 Timing = Literal["asynchronous", "synchronous"]
 """Whether each client goes its own pace, or all in step."""
 

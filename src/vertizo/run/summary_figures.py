@@ -15,6 +15,8 @@ from vertizo.run import html_form
 Summary = Mapping[str, Any]
 BOUNDS = "  95 % (bootstrap)"
 """Below a figure, where it lies by `vertizo.party.closing_scores`."""
+NOT_PAID = "training the clients has not paid"
+"""How a verdict ends where the best control is ahead."""
 
 
 def size_text(count: float) -> str:
@@ -127,7 +129,7 @@ def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
     against = f"{CONTROLS[best['control']]}: {words} {dict(rows(best))[words]}"
     other = sign * best[f"test_{name}"]
     if other > sign * figure:
-        return f"{against}, better than the run's {own}; training the clients has not paid"
+        return f"{against}, better than the run's {own}; {NOT_PAID}"
     if low <= sign * other <= high:
         return (
             f"{against}, within the interval of the run's {own}, {interval}; "

@@ -218,7 +218,7 @@ class Row:
         """One figure (``key`` or ``section.key``) of every summary; empty where none has it."""
         section, _, name = key.rpartition(".")
         summaries = self.summaries.get(control, ())
-        found = [(one.get(section, {}) if section else one).get(name) for one in summaries]
+        found = [((one.get(section) or {}) if section else one).get(name) for one in summaries]
         return [value for value in found if value is not None]
 
     def records(self) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,7 @@ from vertizo.core.names import CONTROLS
 from vertizo.core.notices import counted
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.run.summary_figures import beside_controls, privacy_text, size_text
+from vertizo.run.summary_figures import NOT_PAID, beside_controls, privacy_text, size_text
 from vertizo.studies.comparison import Row, mean_and_spread
 from vertizo.studies.findings import Dot, Picture
 
@@ -31,8 +32,13 @@ SIZES: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
     ("peak MiB", ("peak_memory_mib",), "{:,.0f}".format),
 )
 """Lines of the table: names, and the means that are added."""
-RISING = ("test_auc", "test_accuracy", "test_average_precision", "test_r2")
-"""Of `QUALITY`, what is better when it is larger."""
+RISING = ("_auc", "_accuracy", "_average_precision", "_r2")
+"""How figures end that are better when they are larger."""
+VALIDATION = tuple(
+    (f"best.{key.replace('test', 'validation')}", name.replace("test", "validation"), scale)
+    for key, name, scale in QUALITY
+)
+"""What stands in for `QUALITY` where no run has test records."""
 
 
 def title(found: Sequence[Row]) -> str:
@@ -57,26 +63,30 @@ def notes(found: Sequence[Row]) -> list[str]:
 
 def picture(found: Sequence[Row]) -> Picture:
     """The first figure of quality of each method and of its controls, ± its spread."""
-    key, name, scale = _main(found)
-    dots = []
-    for row in found:
+    dots, named = [], ""
+    for (key, name, scale), row in itertools.product(_measures(found)[:1], found):
+        named = name
         for place, control in enumerate(("none", *CONTROLS)):
             if figures := row.figures(key, control):
                 mean, spread = mean_and_spread(figures)
                 ends = scale * (mean - (spread or 0.0)), scale * (mean + (spread or 0.0))
                 called = row.label if control == "none" else f"{row.label}, {CONTROLS[control]}"
                 dots.append(Dot(called, scale * mean, ends, place))
-    return Picture(name, dots)
+    return Picture(named, dots)
 
 
-def _main(found: Sequence[Row]) -> tuple[str, str, float]:
-    """The first figure of quality that the runs have."""
-    return next(each for each in QUALITY if found[0].figures(each[0]))
+def _measures(found: Sequence[Row]) -> list[tuple[str, str, float]]:
+    """Figures of quality that some run has; the first one by which the most runs are compared."""
+    for measures in (QUALITY, VALIDATION):
+        if held := [m for m in measures if any(row.figures(m[0]) for row in found)]:
+            first = max(held, key=lambda m: sum(bool(row.figures(m[0])) for row in found))
+            return [first, *(m for m in held if m is not first)]
+    return []
 
 
 def _worth(row: Row, key: str, control: str = "none") -> float:
     """A mean, the larger the better."""
-    return statistics.fmean(row.figures(key, control)) * (1 if key in RISING else -1)
+    return statistics.fmean(row.figures(key, control)) * (1 if key.endswith(RISING) else -1)
 
 
 def _rival(row: Row, key: str) -> str | None:
@@ -90,41 +100,38 @@ def paid(row: Row) -> str | None:
 
     One seed is held against the interval of its test records, several are counted.
     """
-    if not any(row.figures(key) for key, *_ in QUALITY):
-        return None
-    key, name, scale = _main([row])
-    if (control := _rival(row, key)) is None:
+    key, name, scale = next(iter(_measures([row])), QUALITY[0])
+    if key.startswith("best.") or (control := _rival(row, key)) is None:
         return None
     own, other = row.figures(key), row.figures(key, control)
     if len(own) == 1:
         firsts = [each[0] for kind, each in row.summaries.items() if kind != "none" and each]
         return beside_controls(row.first, firsts)
-    sign = 1 if key in RISING else -1
+    sign = 1 if key.endswith(RISING) else -1
     pairs = list(zip(own, other, strict=False))
     ahead = sum(sign * a > sign * b for a, b in pairs)
     words = f"the best is {CONTROLS[control]}: {_told(name, _figure(row, key, scale, control))}"
     if not ahead:
-        return f"{words}, better in every seed; training the clients has not paid"
+        return f"{words}, better in every seed; {NOT_PAID}"
     seeds = f"{row.label} is better in {ahead} of {len(pairs)} seeds"
     shown = "" if ahead == len(pairs) else "; that training the clients pays is not shown"
     return f"{words}; {seeds}{shown}"
 
 
-def verdict(found: Sequence[Row]) -> list[str]:
-    """Which method came out first, and whether training its clients is seen to pay."""
-    key, name, scale = _main(found)
-    best = max(found, key=lambda row: _worth(row, key))
-    order = ("highest " if key in RISING else "lowest ") * (len(found) > 1)
-    words = paid(best)
-    return [
-        f"{best.label}: {order}{_told(name, _figure(best, key, scale))}",
-        *([] if words is None else [f"its controls: {words}"]),
-    ]
+def verdict(found: Sequence[Row]) -> tuple[Row, list[str]]:
+    """Which method came out first, and whether training its clients is seen to pay, in words."""
+    for key, name, scale in _measures(found)[:1]:
+        best = max((r for r in found if r.figures(key)), key=lambda row: _worth(row, key))
+        order = ("highest " if key.endswith(RISING) else "lowest ") * (len(found) > 1)
+        words = paid(best)
+        said = f"{best.label}: {order}{_told(name, _figure(best, key, scale))}"
+        return best, [said, *([] if words is None else [f"its controls: {words}"])]
+    return found[0], ["no verdict: there are neither test nor validation records"]
 
 
 def brief(found: Sequence[Row]) -> list[list[str]]:
     """What a person needs: headings, and a line for each method; the last columns need it least."""
-    key, name, scale = _main(found)
+    key, name, scale = next(iter(_measures(found)), QUALITY[0])
     statements = [row.first["privacy"] for row in found]
     kinds = {each["guarantee"] for each in statements if is_bounded(each)}
     of = f"{min(kinds)} ε" if len(kinds) == 1 else "ε"
@@ -149,12 +156,10 @@ def _sum(row: Row, *keys: str) -> float:
 
 def lines(found: Sequence[Row]) -> list[list[str]]:
     """All figures: the name of each figure, then its text for every method."""
-    figures = [
-        (name, (key, scale, "none")) for key, name, scale in QUALITY if found[0].figures(key)
-    ]
-    key, scale, _ = figures[0][1]
+    figures = [(name, (key, scale, "none")) for key, name, scale in _measures(found)]
     held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
-    figures[1:1] = [(CONTROLS[control], (key, scale, control)) for control in held]
+    for _, (key, scale, _) in figures[:1]:
+        figures[1:1] = [(CONTROLS[control], (key, scale, control)) for control in held]
     for each, name, size in QUALITY:  # of a model that stays with the label holder
         raw = f"raw_head.{each}"
         if any(row.figures(raw) for row in found):
@@ -165,7 +170,8 @@ def lines(found: Sequence[Row]) -> list[list[str]]:
         reached = (_reached(row.bytes_to[target]) for row in found)
         table.append([f"bytes to {100 * target:g} %", *reached])
     for name, keys, text in SIZES:
-        table.append([name, *(text(_sum(row, *keys)) for row in found)])
+        sums = (text(_sum(row, *keys)) if row.figures(keys[0]) else "-" for row in found)
+        table.append([name, *sums])
     statements = [row.first["privacy"] for row in found]
     table.append(["privacy", *map(privacy_text, statements)])
     advantages = [label_advantage.text(label_advantage.of(each)) for each in statements]

@@ -118,7 +118,7 @@ def of_comparison(rows: Sequence[Row]) -> Findings:
         statements.setdefault(row.first["privacy"]["words"], []).append(row.label)
     return Findings(
         title=title,
-        verdict=comparison_table.verdict(rows),
+        verdict=comparison_table.verdict(rows)[1],
         privacy=[(", ".join(of), said) for said, of in statements.items()],
         tables=[Table("", headings, lines)],
         notes=comparison_table.notes(rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from torch import Tensor
 
 from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
 from vertizo.party.metrics import scores
+from vertizo.protocol.messages import Purpose
 from vertizo.run import summary_figures
 from vertizo.run.experiment import Experiment
 from vertizo.studies.worth import pooled
@@ -39,6 +42,15 @@ def made(path: Path, **changed: Any) -> tuple[Any, VerticalData]:
 
 def test_the_holder_alone_and_all_columns(table: Path) -> None:
     config, data = made(table, label_holder="bank")
+
+    def turned(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
+        """Validation records are the test records in another order."""
+        return {**values, "validation": values["test"].flip(0)}
+
+    assert data.own is not None
+    own = replace(data.own, values=turned(data.own.values))
+    features = tuple(map(turned, data.features))
+    data = replace(data, labels=turned(data.labels), features=features, own=own)
     found = pooled.references(config, data)
     assert found is not None
     assert found["metric"] == "auc"
@@ -49,6 +61,7 @@ def test_the_holder_alone_and_all_columns(table: Path) -> None:
     assert logits is not None
     expected = scores(pooled.plain(data.task), logits, data.labels["test"])["auc"]
     assert found["pooled"]["boosting"] == expected
+    assert found["validation"] == {key: found[key] for key in ("alone", "pooled")}
     words = dict(summary_figures.statements({"references": found}))["without a federation"]
     assert f"{expected:.4f} by boosting" in words
     assert "no ε covers them" in words
@@ -69,5 +82,9 @@ def test_where_there_is_nothing_to_compare(table: Path) -> None:
     assert pooled.references(config, replace(data, labels=one)) is None
     none = {**data.labels, "test": data.labels["test"][:0]}
     assert pooled.references(config, replace(data, labels=none)) is None
+    few = {**data.labels, "validation": data.labels["validation"][:0]}
+    without = pooled.references(config, replace(data, labels=few))
+    assert without is not None
+    assert without["validation"] is None
     digits = Experiment(parse({"data": {"name": "digits", "limit": 100}}))
     assert pooled.references(digits.config, digits.data()) is None

@@ -12,7 +12,7 @@ from vertizo.core.names import CONTROLS
 from vertizo.privacy.epsilon_text import is_bounded
 from vertizo.studies.comparison import mean_and_spread
 from vertizo.studies.report.measures import AXES, Axis, Measure, epsilon_axis
-from vertizo.studies.report.reading import Run, number
+from vertizo.studies.report.reading import REFERENCES, Run, number
 from vertizo.studies.report.variants import Study, Variant
 
 
@@ -33,6 +33,7 @@ class Line:
     variant: int
     """Place of its variant, which decides its colour and marks."""
     control: str
+    """Or which of the `REFERENCES` it is."""
     seeds: int
     points: Mapping[str, Sequence[Point]]
 
@@ -92,7 +93,36 @@ def drawing(study: Study, measures: Sequence[Measure], *, of_time: bool = False)
     }
     axes = [axis for axis in AXES if axis.key in moved and not (of_time and axis.key == "bytes")]
     chosen = tuple(measure for measure in measures if measure.key in known)
-    return Drawing(tuple(lines), chosen, (*axes, *spent.values()))
+    level = () if of_time else _references(study, chosen, lines)
+    return Drawing((*lines, *level), chosen, (*axes, *spent.values()))
+
+
+def _references(study: Study, measures: Sequence[Measure], lines: Sequence[Line]) -> Iterator[Line]:
+    """Level lines across all others: one of each reference for all runs of the same data."""
+    by_data: dict[str, dict[int, Run]] = {}
+    names: dict[str, list[str]] = {}
+    for variant in study.variants:
+        for run in variant.finished():
+            if (run.summary or {}).get("references"):
+                data = run.config.data.model_dump_json()
+                by_data.setdefault(data, {}).setdefault(run.config.seed, run)
+                names[data] = list(dict.fromkeys([*names.get(data, []), variant.name]))
+    ends: dict[str, float] = {}
+    for point in (p for line in lines for points in line.points.values() for p in points):
+        ends |= {key: max(at, ends.get(key, at)) for key, at in point.at.items()}
+    for place, (data, runs) in enumerate(by_data.items(), len(study.variants)):
+        of = f" ({', '.join(names[data])})" if len(by_data) > 1 else ""
+        for whose, name in REFERENCES.items():
+            points = {}
+            for measure in measures:
+                figures = [run.reference(whose, measure.key) for run in runs.values()]
+                if found := [figure for figure in figures if figure is not None]:
+                    figure = mean_and_spread(found)
+                    points[measure.key] = [
+                        Point(at, *figure) for at in (dict.fromkeys(ends, 0.0), ends)
+                    ]
+            if points:
+                yield Line(name + of, place, whose, len(runs), points)
 
 
 def _lines(

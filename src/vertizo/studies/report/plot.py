@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from vertizo.studies.report.curves import Drawing, Line, Point, thinned
 from vertizo.studies.report.measures import Axis, Measure, count, short
+from vertizo.studies.report.reading import REFERENCES
 
 MARKS = 7
 MOST_POINTS = 4000
@@ -215,7 +216,8 @@ def readings(drawing: Drawing, plots: Sequence[Plot]) -> dict[str, Any]:
 
 def describe(drawing: Drawing, measure: Measure) -> str:
     """A figure in words: where each line begins and ends; controls are left to the table."""
-    lines = [line for line in drawing.lines if line.points.get(measure.key)]
+    every = [line for line in drawing.lines if line.points.get(measure.key)]
+    lines = [line for line in every if line.control not in REFERENCES]
     main = [line for line in lines if line.control == "none"] or lines
     parts = [f"{line.name} {_course(line.points[measure.key], measure)}" for line in main]
     ends = f"; {len(parts) - MOST_WORDS} more in the table" if len(parts) > MOST_WORDS else ""
@@ -224,7 +226,13 @@ def describe(drawing: Drawing, measure: Measure) -> str:
         words += " Bands and ± are one standard deviation over seeds."
     if len(main) < len(lines):
         words += " Dashes are frozen clients, dots random updates, both by turns label-free ones."
-    return words
+    level = [
+        f"{line.name} {measure.text(end.mean, end.spread)}"
+        for line in every
+        if line.control in REFERENCES
+        for end in line.points[measure.key][-1:]
+    ]
+    return f"{words} Level: {'; '.join(level)}, of the same records." if level else words
 
 
 def _course(points: Sequence[Point], measure: Measure) -> str:
@@ -244,9 +252,10 @@ def table(drawing: Drawing, rows: int = 9) -> dict[str, Any]:
             for point in points:
                 by_round.setdefault(point.at.get("round", 0.0), {})[key] = point
         anyone = [next(iter(found.values())) for _, found in sorted(by_round.items())]
-        for chosen in thinned(anyone, rows):
+        level = line.control in REFERENCES
+        for chosen in anyone[-1:] if level else thinned(anyone, rows):
             here = by_round[chosen.at.get("round", 0.0)]
-            places = [chosen.at.get(axis.key) for axis in drawing.axes]
+            places = [None if level else chosen.at.get(axis.key) for axis in drawing.axes]
             figures = [(m, here.get(m.key)) for m in drawing.measures]
             body.append(
                 {

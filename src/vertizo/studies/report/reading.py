@@ -17,6 +17,8 @@ from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 
 MOST_RUNS = 1000
+REFERENCES = {"alone": "label holder alone", "pooled": "all columns pooled"}
+"""What is reached without a federation, as `vertizo.studies.worth.pooled.references` names it."""
 DEPTH = 4
 """How many folders deep runs are looked for."""
 Row = Mapping[str, Any]
@@ -56,6 +58,15 @@ class Run:
         section, _, name = key.rpartition(".")
         found = (self.summary or {}).get(section) if section else self.summary
         return number(found, name) if isinstance(found, Mapping) else None
+
+    def reference(self, whose: str, key: str) -> float | None:
+        """Of `REFERENCES`, by the better model, a figure such as ``test_auc``."""
+        about, (purpose, _, name) = (self.summary or {}).get("references"), key.partition("_")
+        if about is None or about["metric"] != name:
+            return None
+        figures = (about if purpose == "test" else about.get(purpose) or {}).get(whose) or {}
+        better = max if name in ("auc", "accuracy") else min
+        return better(figures.values(), default=None)
 
 
 def _moment(when: datetime) -> str:

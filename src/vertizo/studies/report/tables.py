@@ -11,10 +11,11 @@ from vertizo.attacks.choice import ATTACKS
 from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.run.summary_figures import NOT_PAID
 from vertizo.studies.comparison import Row, mean_and_spread
 from vertizo.studies.comparison_table import paid
 from vertizo.studies.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
-from vertizo.studies.report.reading import Attacks, Run, number
+from vertizo.studies.report.reading import REFERENCES, Attacks, Run, number
 from vertizo.studies.report.variants import IGNORED, Study, Variant
 
 Written = Callable[[float, float | None], str]
@@ -28,6 +29,8 @@ class Cell(NamedTuple):
 
 
 NOTHING = Cell("–")
+BESIDE = CONTROLS | REFERENCES
+"""What a figure is held against."""
 
 
 def _cell(figures: Sequence[float | None], written: Written) -> Cell:
@@ -59,6 +62,13 @@ def _closing(run: Run, measure: Measure) -> float | None:
 
 def _score(variant: Variant, measure: Measure, control: str = "none") -> Cell:
     return _cell([_closing(run, measure) for run in variant.finished(control)], measure.bare)
+
+
+def _beside(variant: Variant, measure: Measure, what: str) -> Cell:
+    """The same figure of a control, or what is reached without a federation."""
+    if what in CONTROLS:
+        return _score(variant, measure, what)
+    return _cell([run.reference(what, measure.key) for run in variant.finished()], measure.bare)
 
 
 def _closed(written: Written, *keys: str) -> Callable[[Variant], Cell]:
@@ -131,14 +141,14 @@ def methods(study: Study) -> dict[str, Any] | None:
     scores: list[tuple[str, Callable[[Variant], Cell]]]
     scores = [(measure.heading, partial(_score, measure=measure)) for measure in measures]
     scores[1:1] = [
-        (words, partial(_score, measure=measures[0], control=control))
-        for control, words in CONTROLS.items()
-        if measures and any(variant.finished(control) for variant in variants)
+        (words, partial(_beside, measure=measures[0], what=what))
+        for what, words in BESIDE.items()
+        if measures and any(_beside(each, measures[0], what) != NOTHING for each in variants)
     ]
     columns = [*scores, *COLUMNS]
     rows = [(variant.name, [cell(variant) for _, cell in columns]) for variant in variants]
     heads = [head for head, _ in columns]
-    held = 1 + sum(head in CONTROLS.values() for head in heads)
+    held = 1 + sum(head in BESIDE.values() for head in heads)
     shown = [at for at, head in enumerate(heads) if (measures and at < held) or head in NEEDED]
     return {
         "heads": [heads[at] for at in shown],
@@ -188,6 +198,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "controls": [],
         "interval": "",
         "verdict": "",
+        "instead": "",
         "when": variant.when,
         "head": None,
         "privacy": privacy_line(privacy if finished else None),
@@ -208,6 +219,8 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         found["controls"] = _controls(variant, main)
         found["interval"] = _interval(finished, main)
         found["verdict"] = _verdict(variant)
+        if found["verdict"].casefold() == NOT_PAID:
+            found["instead"] = (finished[0].summary or {}).get("instead", {}).get("words", "")
         if variant.raw_head and main in RAW:
             found["head"], name = variant.head_names
             raw = _score(variant, RAW[main])
@@ -251,8 +264,8 @@ def _interval(finished: Sequence[Run], measure: Measure) -> str:
 
 
 def _controls(variant: Variant, measure: Measure) -> list[tuple[str, str]]:
-    """The same figure of the controls that were run."""
-    held = [(name, _score(variant, measure, control)) for control, name in CONTROLS.items()]
+    """The same figure of the controls that were run, and of what takes no federation."""
+    held = [(name, _beside(variant, measure, what)) for what, name in BESIDE.items()]
     return [(name, f"{c.text} {measure.unit}".strip()) for name, c in held if c != NOTHING]
 
 

@@ -58,8 +58,9 @@ def references(config: ExperimentConfig, data: VerticalData) -> dict[str, Any] |
     """What a run on a table is worth: the headline of boosting and a linear model without it.
 
     ``alone`` from the label holder's own columns (None where it has none), ``pooled`` from
-    everybody's, each by kind; the figure is called ``metric``. None for what is no table with test
-    records, more records than are fitted in seconds, several labels, and losses other than squares.
+    everybody's, each by kind; the figure is called ``metric``. ``validation`` has the same of the
+    validation records, None without any. None for what is no table with test records, more records
+    than are fitted in seconds, several labels, and losses other than squares.
     """
     fits = data.preparation is not None and len(data.labels["test"]) and data.records <= MOST
     if not fits or config.data.loss != "squared" or config.data.has_several_labels:
@@ -67,21 +68,28 @@ def references(config: ExperimentConfig, data: VerticalData) -> dict[str, Any] |
     own = [] if data.own is None else [(data.own.values, data.own.cardinalities)]
     cardinalities = data.cardinalities or ((),) * len(data.features)
     everybody = [*zip(data.features, cardinalities, strict=True), *own]
-    metric, labels = headline(data.task), data.labels["test"]
+    task, metric = plain(data.task), headline(data.task)
 
-    def figures(parts: Sequence[tuple[Mapping[Purpose, Tensor], tuple[int, ...]]]) -> Figures:
-        found: Figures = {}
+    def figures(
+        parts: Sequence[tuple[Mapping[Purpose, Tensor], tuple[int, ...]]],
+    ) -> dict[Purpose, Figures]:
+        found: dict[Purpose, Figures] = {"test": {}, "validation": {}}
         for kind in KINDS:
             made = [_one_hot(*part) if kind == "logistic" else part[0] for part in parts]
-            logits = _fitted(config, data, made, kind)
-            assert logits is not None, "numbers"
-            reached = scores(plain(data.task), logits, labels)
-            found |= {KINDS[kind]: float(reached[metric])} if metric in reached else {}
+            for purpose, logits in _fitted(config, data, made, kind).items():
+                reached = scores(task, logits, data.labels[purpose])
+                if metric in reached:  # no AUC where the records are of one class
+                    found[purpose][KINDS[kind]] = float(reached[metric])
         return found
 
-    whole = figures(everybody)  # no AUC where the test records are of one class
-    alone = figures(own) if own else None
-    return {"metric": metric, "alone": alone, "pooled": whole} if whole else None
+    whole, alone = figures(everybody), figures(own) if own else None
+
+    def section(purpose: Purpose) -> dict[str, Figures | None]:
+        return {"alone": None if alone is None else alone[purpose], "pooled": whole[purpose]}
+
+    validation = section("validation") if whole["validation"] else None
+    found = {"metric": metric, **section("test"), "validation": validation}
+    return found if whole["test"] else None
 
 
 def _one_hot(
@@ -94,7 +102,9 @@ def _one_hot(
 def _boosted(
     config: ExperimentConfig, data: VerticalData, parts: Sequence[Mapping[Purpose, Tensor]]
 ) -> Tensor | None:
-    return _fitted(config, data, parts, "boosting")
+    if not all(part["train"].is_floating_point() for part in parts):
+        return None
+    return _fitted(config, data, parts, "boosting")["test"]
 
 
 def _fitted(
@@ -102,14 +112,17 @@ def _fitted(
     data: VerticalData,
     parts: Sequence[Mapping[Purpose, Tensor]],
     kind: Literal["boosting", "logistic"],
-) -> Tensor | None:
-    if not all(part["train"].is_floating_point() for part in parts):
-        return None
-    train, test = (torch.cat([part[p].flatten(1) for part in parts], 1) for p in ("train", "test"))
+) -> dict[Purpose, Tensor]:
+    """Logits of the test records, and of the validation records where there are any."""
+
+    def rows(purpose: Purpose) -> Tensor:
+        return torch.cat([part[purpose].flatten(1) for part in parts], 1)
+
     labels = data.labels["train"]
     head = Fitted(kind, plain(data.task))
-    head.fit(train, labels, of_labels(labels, of_classes(config.data, data), data.weights))
-    return head.logits(test)
+    head.fit(rows("train"), labels, of_labels(labels, of_classes(config.data, data), data.weights))
+    purposes: tuple[Purpose, ...] = ("test", "validation")
+    return {p: head.logits(rows(p)) for p in purposes if p == "test" or len(data.labels[p])}
 
 
 def _constant(data: VerticalData) -> Tensor:
