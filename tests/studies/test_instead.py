@@ -106,7 +106,7 @@ def test_under_noise_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     for part in (
         "nothing was tried, which would read labels",
         "method: label-statistic",
-        "`control: label-free`, one upload that depends on no label (ε = 0)",
+        "`method: {name: one-shot}`, one upload that depends on no label (ε = 0)",
         "fewer numbers of a record",
         "a larger `batch_size` than 20",
     ):
@@ -117,7 +117,7 @@ def test_under_noise_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         privacy={"epsilon": 1.0},
     )
     words, _ = said(narrow, references=None)
-    assert "label-free" in words
+    assert "one-shot" in words
     for part in ("method: label-statistic", "fewer", "batch_size", "epochs"):
         assert part not in words
 

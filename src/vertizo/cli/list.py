@@ -46,6 +46,9 @@ METHODS = {
     "one-shot": "The client uploads numbers that it made without labels, once; the server fits a "
     "model that stays there. For ε = 0: nothing that depends on a label is sent.",
 }
+AUTO = """\
+Vertizo chooses: without an ε what predicts validation records best of split learning and DPZV, with
+one what `vertizo privacy plan` advises. For train, worth and the estimators."""
 TRACKERS = {
     "tensorboard": "Event files below DIR, as tensorboard=DIR.",
     "mlflow": "A run of MLflow's in a folder or at a server, as mlflow=DIR or mlflow=URI.",
@@ -80,6 +83,7 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
             yield name, f"{_doc(models[name])} ({places})"
     elif kind == "methods":
         registry = choice.METHODS
+        yield "auto", " ".join(AUTO.split())
         for name, method in choice.METHODS.items():
             yield name, f"{METHODS[name]} Source: {method.paper}."
     elif kind == "mechanisms":
