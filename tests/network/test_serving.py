@@ -275,6 +275,29 @@ def test_tables_of_real_parties_train_and_predict(head: Head, tables: Path, trai
     assert correct > 0.9
 
 
+@pytest.mark.full
+def test_one_upload_of_real_parties_trains_and_predicts(tables: Path, tmp_path: Path) -> None:
+    """By the head of the run's figures, as no other was trained; and it is scored by callers."""
+    tree = holder_config(tables, tmp_path).model_dump(exclude_unset=True)
+    tree |= {"method": {"name": "one-shot"}, "server": {"final_head": "auto"}, "simulation": {}}
+    config = ServeConfig.model_validate(tree)
+    dep.served(tmp_path, config, [member(tables, tmp_path, name) for name in NAMES])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["privacy"]["epsilon"] == 0
+    assert summary["test_accuracy"] == summary["raw_head"]["test_accuracy"] > 0.9
+    assert set(summary["raw_head"]["tried"]) == {"logistic", "boosting", "refit"}
+    predicting = PredictingService(config, new_records(tables, "bank"))
+    assert predicting.head == "raw"
+
+    def help_with(name: str) -> int:
+        channel = DirectChannel(predicting, name)
+        return help_predict(member(tables, tmp_path, name), new_records(tables, name), channel)
+
+    assert dep.together([partial(help_with, name) for name in NAMES]) == [69, 69]
+    assert predicting.finished.wait(120)
+    assert predicting.logits().softmax(1).amax(1).mean() > 0.8
+
+
 def test_other_records_are_refused(tables: Path, tmp_path: Path) -> None:
     frame = pl.read_csv(tables / "lab.csv")
     moved = frame.with_columns(pl.col("key") + 1)

@@ -153,8 +153,7 @@ def compare(
     say(verdict)
     for _, headings, lines in found.tables:
         print_table(headings, lines, found.title, whole=False)
-    spread, epsilon = found.notes
-    notes = [spread]
+    *notes, epsilon = found.notes
     if details:
         names, *cells = zip(*comparison_table.lines(rows), strict=True)
         figures = [[row.label, *each] for row, each in zip(rows, cells, strict=True)]

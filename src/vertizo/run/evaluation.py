@@ -132,6 +132,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "dataset": job.data.name,
         "parties": list(job.data.parties),
         "clients": party.clients,
+        "numbers": list(party.side.table.dims),
         "records": job.data.records,
         "classes": job.data.class_names and list(job.data.class_names),
         "positive": job.data.positive,

@@ -49,6 +49,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         *heads,
         ("model", _model(summary)),
         ("clients", str(summary["clients"])),
+        *([("numbers of a record", _numbers(summary["numbers"]))] if "numbers" in summary else []),
         ("rounds", f"{summary['rounds']:,}"),
         ("rounds/s", f"{summary['rounds_per_second']:,.0f}"),
         ("seconds", f"{summary['seconds']:.1f}"),
@@ -64,7 +65,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 NEEDED = (
-    *("head", "rounds", "seconds", "bytes up", "bytes down"),
+    *("head", "numbers of a record", "rounds", "seconds", "bytes up", "bytes down"),
     *("privacy", "label advantage", "per person"),
 )
 
@@ -75,6 +76,16 @@ def brief(summary: Summary) -> list[tuple[str, str]]:
     raw = next((at for at, (name, _) in enumerate(lines) if name.startswith("raw head: ")), 0)
     bounds = 1 if lines[1][0] == BOUNDS else 0
     return [line for at, line in enumerate(lines) if at in (0, bounds, raw) or line[0] in NEEDED]
+
+
+def _numbers(dims: Sequence[int]) -> str:
+    """How many the embedding of a record has, of all clients together and of each.
+
+    >>> _numbers([16, 16, 3]), _numbers([5])
+    ('35 (16 + 16 + 3)', '5')
+    """
+    each = " + ".join(map(str, dims[:4])) + (" + …" if len(dims) > 4 else "")
+    return f"{sum(dims)} ({each})" if len(dims) > 1 else str(sum(dims))
 
 
 def _per_person(privacy: Summary) -> list[tuple[str, str]]:
