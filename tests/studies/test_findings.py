@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -164,6 +165,11 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: vz.compare(TREE, ["vafl"], by="test"), "by is 'test'; use one of validation, train"),
     (lambda: vz.compare(TREE, ["vafl"], seeds=0), "seeds is 0"),
     (lambda: vz.compare(TREE, ["vafl"], jobs=0), "jobs is 0"),
+    (lambda: vz.compare(TREE, None), "methods is None; use a list"),
+    (lambda: vz.compare(TREE, [3]), "methods is [3]; use a list"),
+    (lambda: vz.worth(TREE, {"seed": 1}), "overrides is {'seed': 1}; use a list"),
+    (lambda: vz.compare(TREE, ["vafl"], targets=["80"]), "targets has '80'"),
+    (lambda: vz.plan({"data": {"name": "diabetes"}}, epsilon=1.0), "diabetes has no classes"),
     (lambda: vz.compare(TREE, ["vafl"], targets=[80]), "targets has 80"),
     (lambda: vz.compare("none.yaml", ["vafl"]), "none.yaml"),
     (lambda: vz.worth({**TREE, "epochz": 1}), "epochz"),
@@ -260,6 +266,17 @@ def test_worth_has_the_numbers_of_the_command(call: Call, tmp_path: Path) -> Non
     assert (
         html.index("All together add") < html.index("No privacy guarantee") < html.index("<table")
     )
+
+
+@pytest.mark.full
+def test_the_page_on_python_shows_the_three(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    block = re.search(r"^## Studies$.*?^```python\n(.*?)^```$", page, re.M | re.S)
+    assert block is not None
+    exec(compile(block[1], "api.md", "exec"), {})
+    said = capsys.readouterr().out
+    for words in ("highest test AUC", "training the clients", "All together add", "Take statistic"):
+        assert words in said
 
 
 @pytest.mark.full

@@ -109,8 +109,7 @@ class Findings:
 
     def _repr_html_(self) -> str:
         """For notebooks: what came out, what is guaranteed, the tables, and what they mean."""
-        verdict = " ".join(line if line.endswith(".") else f"{line}." for line in self.verdict)
-        said = [(self.title, verdict)]
+        said = [(self.title, "; ".join(self.verdict).replace(".; ", ". "))]
         for place, (of, words) in enumerate(self.privacy):
             said.append((f"Privacy of {of}" if of else "" if place else "Privacy", words))
         first, *others = (html_form.table(t.rows, t.headings, t.title) for t in self.tables)

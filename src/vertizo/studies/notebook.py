@@ -64,14 +64,14 @@ def compare(
         RunError: ``out`` cannot be used, or a run diverged.
     """
     _at_least(1, seeds=seeds, jobs=jobs)
-    if isinstance(methods, str):
-        raise ConfigError(f"methods is {methods!r}; use a list of names")
+    _check_names("methods", methods, "vafl")
     if len(set(methods)) < len(methods):
         raise ConfigError(f"methods is {list(methods)!r}, which names one twice")
     if by not in get_args(Measure):
         raise ConfigError(f"by is {by!r}; use one of {', '.join(get_args(Measure))}")
-    if wrong := [target for target in targets if not 0 < target <= 1]:
-        raise ConfigError(f"targets has {wrong[0]!r}; accuracies are above 0, and at most 1")
+    for target in targets:
+        if not isinstance(target, int | float) or not 0 < target <= 1:
+            raise ConfigError(f"targets has {target!r}; accuracies are above 0, and at most 1")
     source, settings = _read(config, overrides)
     configs = comparison.configurations(source, settings, methods)
     if not configs:
@@ -284,11 +284,13 @@ def plan(
     wanted = {key: given[key] for key in planning.Asked.model_fields}
     known: dict[str, Any] = {"delta": 1e-5, "classes": 2}
     if config is not None or overrides:
-        known |= _public(*_read(config, overrides))
+        known |= _public(*_read(config, overrides), any_task=epochs is not None)
     return planning.planned({**wanted, **{k: v for k, v in known.items() if wanted[k] is None}})
 
 
-def _public(source: Path | Tree | None, overrides: Sequence[str]) -> dict[str, Any]:
+def _public(
+    source: Path | Tree | None, overrides: Sequence[str], *, any_task: bool
+) -> dict[str, Any]:
     """What a configuration says of a federation to plan for."""
     loaded = choosing.load(source, overrides)
     if isinstance(loaded, Open):  # any method will do: nothing is tried out for a plan
@@ -299,13 +301,17 @@ def _public(source: Path | Tree | None, overrides: Sequence[str]) -> dict[str, A
         known["epsilon"] = privacy.epsilon
     if isinstance(data.task, Classification) and not isinstance(data.task, MultiLabel):
         known["classes"] = data.task.outputs
+    elif not any_task:
+        raise ConfigError(
+            f"{data.name} has no classes, which the comparison of mechanisms is for; 'dpzv' keeps "
+            "an ε there: give epochs and batch for the noise of its replies"
+        )
     return known
 
 
 def _read(config: Config, overrides: Sequence[str]) -> tuple[Path | Tree | None, list[str]]:
     """Where a configuration is read from, and all overrides of it."""
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides is {overrides!r}; use a list, as ['seed=1']")
+    _check_names("overrides", overrides, "seed=1")
     source, first = config.given() if isinstance(config, Experiment) else (config, ())
     return choosing.source_of(source), [*first, *overrides]
 
@@ -332,6 +338,12 @@ def _shown(command: str, verbose: bool) -> Progress:
         line(at.share, f"{command}: {done}")
 
     return tell
+
+
+def _check_names(name: str, given: Any, example: str) -> None:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    if not is_list or not all(isinstance(each, str) for each in given):
+        raise ConfigError(f"{name} is {given!r}; use a list of texts, as [{example!r}]")
 
 
 def _at_least(least: int, **amounts: int | None) -> None:

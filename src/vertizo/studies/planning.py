@@ -22,6 +22,11 @@ from vertizo.studies.findings import Dot, Findings, Picture, Table
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 SLOW = 10**6
 """Secret steps that are composed within a quarter of a minute; the time grows faster than they."""
+COVERED = (
+    "Each way spends the ε on the label of each training record, against all clients together; "
+    "those that cover all, also on each client's features against the others, where public bounds "
+    "prepared them. `vertizo privacy explain` says what a run keeps."
+)
 OF_REPLIES = (
     *("clip", "releases", "server", "server_share", "server_clip", "records_per_person"),
     *("steps", "sampling"),
@@ -104,7 +109,7 @@ def _compared(asked: Asked) -> Findings:
     return Findings(
         title=title,
         verdict=[f"Take {way.name} ({way.settings}): {why}.", *three],
-        privacy=[],
+        privacy=[("", COVERED)],
         tables=[Table(title, headings, rows)],
         notes=[choosing.READING],
         content={"chosen": way.name, "why": why, "three_ways": three, "ways": ways},
