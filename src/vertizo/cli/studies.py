@@ -18,8 +18,10 @@ from vertizo.cli.console import (
     print_list,
     print_table,
     resumable,
+    room,
     say,
 )
+from vertizo.cli.console import show as show_table
 from vertizo.cli.options import (
     AsJson,
     Details,
@@ -244,16 +246,15 @@ def tune(
         return
     from vertizo.studies.tuning.results import BEST, lines, notes
 
-    console = Console()
     best = [record for record in found.ranked if record.number][:SHOWN]
     while True:
         headings, *rows = lines(found, best)
         table = grid(headings, rows, f"{found.method} on {found.dataset}")
-        if len(best) < 2 or not is_wider(table, console.width):
+        if len(best) < 2 or not is_wider(table, room()):
             break
         best.pop()
     table.rows[1].end_section = True
-    console.print(table)
+    show_table(table)
     its_run = folder / "trials" / f"{found.best.number:03d}"
     ending = [f"best configuration: {folder / BEST}", f"its run: {its_run}"]
     say([*notes(found), *ending])

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from vertizo.config.auto import AUTO
 from vertizo.config.choosing import Open
 from vertizo.config.method_defaults import is_narrow
@@ -48,6 +50,7 @@ def advised(
     elif own is None or not validation:
         words.append(f"not tried: {SETTING}, which tries other methods on validation records")
     else:
+        torch.set_num_threads(config.threads)
         try:
             choice = auto.chosen(Open(given | {"method": AUTO}), data, tell)
         except RunError:

@@ -49,6 +49,10 @@ def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = call(*command)[1]
     assert out.splitlines()[2].count("trial") > narrow.splitlines()[2].count("trial") >= 1
     assert "…" not in narrow
+    monkeypatch.setenv("COLUMNS", "30")
+    assert "client.optimizer.learning_rate" in call(*command)[1], "which is whole, though too wide"
+    monkeypatch.delenv("COLUMNS")
+    assert call(*command)[1].splitlines()[2].count("trial") == 3, "a file is as wide as it takes"
 
 
 def test_what_is_wrong_is_one_line_and_leaves_nothing(call: Call, tmp_path: Path) -> None:
