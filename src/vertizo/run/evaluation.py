@@ -117,14 +117,18 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
     head, tests = _head(state), len(job.data.labels["test"])
     scored = state.evaluations.best or state.last
 
-    def of_tests(name: str) -> dict[str, Any] | None:
-        row = state.scores.get(name)
-        if config.is_label_free or (config.predicts_by == "raw" and state.scores.get("head")):
-            row = head.get(HEAD)
-        return row and {key: value for key, value in row.items() if key.startswith("test_")}
+    def of_tests(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if not row:
+            return None
+        return {key: value for key, value in row.items() if key.startswith("test_")}
 
-    raw, private = head.get(HEAD, {}), of_tests(model) or {}
-    if raw.get("test_loss", -math.inf) > private.get("test_loss", math.inf):
+    raw, last, tested = head.get(HEAD, {}), state.scores.get("last"), state.scores.get(model)
+    if config.is_label_free:  # there is no other head
+        last = tested = raw
+    elif config.predicts_by == "raw" and "test_loss" in raw:
+        tested = raw
+    shown = of_tests(tested) or {}
+    if raw.get("test_loss", -math.inf) > shown.get("test_loss", math.inf):
         head = {HEAD: {**raw, "words": f"{raw['words']} {WORSE}"}}
     return {
         "version": VERSION,
@@ -146,8 +150,8 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "model": model,
         "metric": chosen_by(scored, f"{job.progress}_"),
         "intervals": {"method": INTERVALS, "level": LEVEL, "resamples": resamples(tests)},
-        **private,
-        "last": of_tests("last"),
+        **shown,
+        "last": of_tests(last),
         "best": state.evaluations.best,
         **head,
         "bytes_up": traffic.up,
