@@ -62,6 +62,8 @@ SEEDS = (0, 1, 2)
 KNOWN = 300
 """Records whose columns the label holder knows, half of those for testing at most; by them it
 rebuilds the columns of the others."""
+VARIES = 1e-4
+"""Numbers that vary by less than this share of those that vary most tell nothing but rounding."""
 CATEGORIES = 250
 """Of a column, that gradient boosting is told apart; it takes at most 255."""
 
@@ -223,6 +225,7 @@ def given_away(model: Any, records: pd.DataFrame) -> dict[str, Any]:
     for client, name in zip(predictor.parties().clients, predictor.summary["parties"], strict=True):
         sent = client.embed(features[name])
         uploaded += sent.shape[1]
+        sent = sent[:, sent.std(0) > VARIES * sent.std(0).max()]
         columns = [c for c in model.parties[name] if is_numeric_dtype(records[c])]
         if columns:
             values = records[columns].astype(float)
