@@ -40,7 +40,7 @@ def answers(
     """Trials answer with these figures, in turn, by candidate; what they were given."""
     seen: list[tuple[str, VerticalData]] = []
 
-    def trained(config: Any, part: VerticalData) -> dict[str, Any]:
+    def trained(config: Any, part: VerticalData, tell: Any) -> dict[str, Any]:
         model = getattr(config.client.model, "name", "")
         name = config.method.name if config.method.name != "split" else f"split {model}"
         key = {"split table": "network", "split mlp": "linear"}.get(name, name)
@@ -112,7 +112,7 @@ def test_what_diverges_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_both_classes_in_a_fold_the_loss_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([0.5, 0.3, 0.4] * auto.FOLDS)
-    monkeypatch.setattr(auto, "_trained", lambda config, part: {"test_loss": next(losses)})
+    monkeypatch.setattr(auto, "_trained", lambda config, part, tell: {"test_loss": next(losses)})
     experiment = Experiment(opened())
     experiment.settle()
     assert experiment.run().summary["choice"]["words"].count("loss") == 1
@@ -130,7 +130,7 @@ def test_an_epsilon_takes_what_the_plan_advises(
     monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], name: str, mechanism: str
 ) -> None:
     """By public facts: nothing is tried, which would read labels."""
-    monkeypatch.setattr(auto, "_trained", lambda config, part: pytest.fail("it was trained"))
+    monkeypatch.setattr(auto, "_trained", lambda config, part, tell: pytest.fail("it was trained"))
     experiment = Experiment(choosing.parse({**QUICK, "data": data, "privacy": {"epsilon": 1.0}}))
     labels = experiment.data().labels
     assert experiment.config.method.name == name
@@ -227,3 +227,12 @@ def test_weights_and_own_columns_go_with_their_records() -> None:
     assert data.own is not None
     assert torch.equal(part.own.values["test"], data.own.values["train"][held])
     assert torch.equal(part.labels["train"], data.labels["train"][[2, 5, 9]])
+
+
+def test_a_long_trial_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(auto, "EVERY", -1.0)
+    config = schema.parse({"seed": 0, "epochs": 1, "data": {"name": "digits", "limit": 60}})
+    auto._trained(config, Experiment(config).data(), told.append)
+    assert told[-1].startswith("method auto: ")
+    assert told[-1].endswith(" rounds")

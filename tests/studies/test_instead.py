@@ -47,11 +47,11 @@ def said(experiment: Experiment, **changed: Any) -> tuple[str, dict[str, float]]
 def trials(monkeypatch: pytest.MonkeyPatch, *figures: float) -> None:
     """Candidates of method auto answer with these in turn, on the run's validation records."""
     each = iter(figures)
-    monkeypatch.setattr(auto, "_trained", lambda config, part: {"test_auc": next(each)})
+    monkeypatch.setattr(auto, "_trained", lambda config, part, tell: {"test_auc": next(each)})
 
 
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "_trained", lambda config, part: pytest.fail("it was trained"))
+    monkeypatch.setattr(auto, "_trained", lambda config, part, tell: pytest.fail("it was trained"))
 
 
 def test_what_is_ahead_on_validation_records(
@@ -81,7 +81,7 @@ def test_where_nothing_is_ahead(plain: Experiment, monkeypatch: pytest.MonkeyPat
     assert words.endswith("; more `epochs`: the best evaluation was the last")
     assert "no federation" not in words
 
-    def diverged(config: Any, part: Any) -> dict[str, Any]:
+    def diverged(config: Any, part: Any, tell: Any) -> dict[str, Any]:
         raise RunError("it diverged")
 
     monkeypatch.setattr(auto, "_trained", diverged)
@@ -96,6 +96,8 @@ def test_what_cannot_be_tried_is_named(plain: Experiment, monkeypatch: pytest.Mo
         "methods on validation records",
         {},
     )
+    monkeypatch.setattr(instead, "MOST", 10)
+    assert said(plain)[0].startswith("not tried: `method: {name: auto}`")
 
 
 def test_under_noise_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

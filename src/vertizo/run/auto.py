@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,9 +29,11 @@ from vertizo.protocol.messages import Purpose
 from vertizo.run import data_defaults
 from vertizo.run.data_defaults import complete
 from vertizo.run.federation import build
-from vertizo.run.loop import Training
+from vertizo.run.loop import Progress, Training
 
 FOLDS = 4
+EVERY = 60.0
+"""Seconds between two lines about one trial."""
 MOST = 10_000
 """Training records of a candidate's trials, at most; the candidate that is taken trains on all."""
 NAMES = {
@@ -95,7 +98,8 @@ def chosen(given: Open, data: VerticalData, tell: Tell = silent) -> Choice:
     for name, config in candidates.items():
         tell(f"method auto: trying {NAMES[name]}")
         try:
-            summaries[name] = [_trained(config, part) for part in _parts(data, config.seed)]
+            parts = _parts(data, config.seed)
+            summaries[name] = [_trained(config, part, tell) for part in parts]
         except RunError as error:  # it diverged: another will do
             tell(f"method auto: {NAMES[name]} is left out: {error}")
     if not summaries:
@@ -152,8 +156,17 @@ def _advised(given: Open, data: VerticalData) -> Choice:
     return Choice(config, words, {})
 
 
-def _trained(config: ExperimentConfig, part: VerticalData) -> Mapping[str, Any]:
-    return Training(build(complete(config, part), part)).run(resume=False).summary
+def _trained(config: ExperimentConfig, part: VerticalData, tell: Tell) -> Mapping[str, Any]:
+    said = time.monotonic()
+
+    def progress(at: Progress) -> None:
+        nonlocal said
+        if (now := time.monotonic()) - said > EVERY:
+            said = now
+            tell(f"method auto: {at.round:,} of {at.total:,} rounds")
+
+    federation = build(complete(config, part), part)
+    return Training(federation, progress=progress).run(resume=False).summary
 
 
 def _parts(data: VerticalData, seed: int) -> Iterator[VerticalData]:

@@ -22,6 +22,8 @@ from vertizo.run import auto
 from vertizo.run.label_free import controls_of
 from vertizo.studies.worth import pooled
 
+MOST = 5000
+"""Training records up to which candidates are tried: that takes some ten seconds each."""
 SETTING = "`method: {name: auto}` beside this `seed` and `data` alone"
 
 
@@ -47,7 +49,7 @@ def advised(
         words += _untried(config, data, given)
     elif "choice" in summary:
         words.append("the method is what `method: {name: auto}` chose")
-    elif own is None or not validation:
+    elif own is None or not validation or data.records > MOST:
         words.append(f"not tried: {SETTING}, which tries other methods on validation records")
     else:
         torch.set_num_threads(config.threads)
