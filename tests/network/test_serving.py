@@ -288,6 +288,8 @@ def test_one_upload_of_real_parties_trains_and_predicts(tables: Path, tmp_path: 
     assert set(summary["raw_head"]["tried"]) == {"logistic", "boosting", "refit"}
     predicting = PredictingService(config, new_records(tables, "bank"))
     assert predicting.head == "raw"
+    with pytest.raises(RunError, match="trains nothing but its raw head; predict with --head raw"):
+        PredictingService(config, new_records(tables, "bank"), head="private")
 
     def help_with(name: str) -> int:
         channel = DirectChannel(predicting, name)

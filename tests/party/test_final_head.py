@@ -21,7 +21,7 @@ from vertizo.models.torch import wrap
 from vertizo.party.final_head import ENOUGH, Chosen, Fitted, Refitted, _by_trees
 from vertizo.party.metrics import Scores, quality
 from vertizo.party.server_model import ServerModel
-from vertizo.run import checkpoint
+from vertizo.run import checkpoint, loop
 from vertizo.run.experiment import Experiment
 from vertizo.run.prediction import Predictor
 
@@ -105,6 +105,27 @@ def test_any_head_may_be_the_best(
     if best == "private":
         private = Predictor.load(tmp_path / "run", "private").test().frame
         assert private.equals(Predictor.load(tmp_path / "run").test().frame)
+
+
+def test_what_a_head_is_chosen_by_never_is_the_best_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its embeddings come once more, and may be a little better by then."""
+    plain, seen = loop.score, list[str]()
+
+    def better(job: Any, purpose: Any, *, closing: bool = False) -> Any:
+        found = dict(plain(job, purpose, closing=closing))
+        seen.append(purpose)
+        if closing and purpose == "validation" and "test" in seen:
+            found["auc"] = 1.0
+            found["loss"] /= 2
+        return found
+
+    config = parse({**SETTINGS, "server": {"final_head": "auto"}})
+    usual = Experiment(config).run()
+    monkeypatch.setattr(loop, "score", better)
+    changed = Experiment(config).run()
+    assert seen[-2:] == ["validation", "train"]
+    assert changed.summary["best"] == usual.summary["best"]
+    assert torch.equal(changed.parameters["server"], usual.parameters["server"])
 
 
 def test_heads_to_choose_from_are_those_of_the_task() -> None:

@@ -14,10 +14,10 @@ from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import RunError
-from vertizo.run.coverage import FEATURES, FITTED_LABELS
+from vertizo.run.coverage import FEATURES
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
-from vertizo.run.label_free import controls_of, is_private
+from vertizo.run.label_free import FITTED, controls_of, is_private
 from vertizo.run.prediction import Predictor
 
 decomposition = Lazy("sklearn.decomposition")
@@ -56,18 +56,18 @@ def test_it_is_better_than_frozen_clients_and_releases_nothing(tmp_path: Path) -
         Predictor.load(tmp_path / "run", "private")
 
 
-def test_there_is_no_guarantee_where_classes_shape_what_clients_send() -> None:
-    """A label of a class of its own adds a number to what every client of a sum uploads."""
+def test_there_is_no_guarantee_where_labels_say_what_the_classes_are() -> None:
+    """One of a class of its own may add a number to what clients upload, or end a job."""
     data = replace(fed.data(), fitted_labels=True)
-    whole = {"control": "label-free", "server.model": {"name": "sum"}}
-    for method in ("tangent", "label-statistic"):
-        changes = {**whole, "client.model.outputs": fed.CLASSES}
+    for method, changes in (
+        ("tangent", {"server.model": {"name": "sum"}, "client.model.outputs": fed.CLASSES}),
+        ("dpzv", {}),
+    ):
+        changes = {"control": "label-free", **changes}
         read = build(fed.config(method, None, changes), data).statement()
-        assert (read.guarantee, read.words) == ("none", FITTED_LABELS)
+        assert (read.guarantee, read.words) == ("none", FITTED)
         known = build(fed.config(method, None, changes), fed.data()).statement()
         assert (known.guarantee, known.epsilon) == ("exact", 0)
-    free = build(fed.config("dpzv", None, {"control": "label-free"}), data).statement()
-    assert (free.guarantee, free.epsilon) == ("exact", 0)
 
 
 def test_clients_send_their_first_components_whatever_the_labels() -> None:

@@ -24,9 +24,11 @@ from vertizo.network import archive, frames
 from vertizo.network.frames import Done, Noted, Send
 from vertizo.network.job import Records, records_of
 from vertizo.run.experiment import Experiment
+from vertizo.run.export import parts_of
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import controls_of
+from vertizo.run.label_free import FITTED, controls_of
+from vertizo.run.ledger_session import budget_for
 from vertizo.run.prediction import Predictor
 from vertizo.studies.tuning.search import Options, tune
 
@@ -87,6 +89,32 @@ def test_what_zero_covers(time: str | None, own: bool, expected: int) -> None:
     assert len(build(config, data).statement().covers) == expected
 
 
+def test_labels_that_say_what_the_classes_are_leave_no_guarantee() -> None:
+    """Whether a job begins may depend on them."""
+    found = build(configured(data={}), replace(fed.data(), fitted_labels=True)).statement()
+    assert (found.guarantee, found.words) == ("none", FITTED)
+
+
+def test_nothing_untrained_is_scored_handed_on_or_counted(tmp_path: Path) -> None:
+    """How long a score takes depends on labels, and members wait for it."""
+    found = Experiment(configured(server={"final_head": "auto"})).run(tmp_path / "run")
+    assert found.metrics == []
+    names = {part.name for part in parts_of(tmp_path / "run")}
+    assert "server" not in names
+    assert len(names) == 4
+    with pytest.raises(ConfigError, match="is none of the parties"):
+        parts_of(tmp_path / "run", ["server"])
+    config = configured(privacy={"epsilon": 1.0})
+    with pytest.raises(ConfigError, match="release nothing; leave the ledger out"):
+        budget_for(config, Experiment(config).data(), 1)
+    assert Experiment(configured(privacy={"epsilon": 1.0, "noise": "secure"})).run(
+        tmp_path / "secure"
+    )
+    Experiment(configured(privacy={"epsilon": 1.0, "noise": "secure"})).run(
+        tmp_path / "secure", resume=True
+    )
+
+
 def test_a_codec_makes_the_upload_smaller() -> None:
     """Of a control's nothing is coded; of the method what is asked for."""
     sizes = []
@@ -121,7 +149,8 @@ def test_what_does_not_go_with_it() -> None:
 
 
 def test_estimators_fit_keep_and_predict_it(tmp_path: Path) -> None:
-    model = vz.VerticalClassifier(PARTIES, method="one-shot", random_state=0, embedding_dim=2)
+    public: dict[str, Any] = {"classes": sorted(Y.unique().to_list()), "random_state": 0}
+    model = vz.VerticalClassifier(PARTIES, method="one-shot", embedding_dim=2, **public)
     model.fit(X, Y)
     assert model.score(X, Y) > 0.8
     assert "ε = 0" in model.privacy_

@@ -152,7 +152,7 @@ def test_a_label_free_control_predicts_by_its_raw_head(
     assert found.scores is not None
     assert_same(found.scores, run)
     with pytest.raises(RunError, match="predict with --head raw"):
-        Predictor.load(run)
+        Predictor.load(run, "private")
 
 
 def test_what_has_no_raw_head(run: Path, tmp_path: Path) -> None:

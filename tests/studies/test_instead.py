@@ -90,7 +90,7 @@ def test_where_nothing_is_ahead(plain: Experiment, monkeypatch: pytest.MonkeyPat
 
 def test_what_cannot_be_tried_is_named(plain: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     untried(monkeypatch)
-    assert "is what `method: {name: auto}` chose" in said(plain, choice={"words": ""})[0]
+    assert "`method: {name: auto}` tried others already" in said(plain, choice={"words": ""})[0]
     assert said(plain, best=None) == (
         "not tried: `method: {name: auto}` beside this `seed` and `data` alone, which tries other "
         "methods on validation records",

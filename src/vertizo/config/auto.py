@@ -83,7 +83,8 @@ def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
         if few:
             for section in ("client", "server"):
                 own[section]["optimizer"] = ADAM | {"decay": "linear"}
-            own |= {"epochs": epochs, "batch_size": 32, "data": {"validation": 0.0}}
+            batch = min(32, max(1, (records or FEW) // 2))  # there are as many in a fold's rest
+            own |= {"epochs": epochs, "batch_size": batch, "data": {"validation": 0.0}}
         else:
             batch = 64 if records is None or records < LARGE else 256
             own |= {"epochs": 80, "batch_size": batch, "data": {"validation": 0.15}}

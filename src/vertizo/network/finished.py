@@ -45,6 +45,8 @@ class LabelHolderModel:
         self.members = tuple(served.members)
         if (summary := folder.summary()) is None:
             raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
+        if head == "private" and folder.config().is_label_free:
+            raise RunError(f"{self.name} trains nothing but its raw head; predict with --head raw")
         self.head: Head = head or folder.config().predicts_by
         """Which of the job's heads predicts."""
         self.raw_head = raw_head_of(folder, folder.config()) if self.head == "raw" else None

@@ -20,7 +20,7 @@ from torch import Tensor
 from vertizo.config import auto
 from vertizo.config.choosing import Open
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import headline
@@ -100,10 +100,11 @@ def chosen(given: Open, data: VerticalData, tell: Tell = silent) -> Choice:
         try:
             parts = _parts(data, config.seed)
             summaries[name] = [_trained(config, part, tell) for part in parts]
-        except RunError as error:  # it diverged: another will do
+        except (ConfigError, RunError) as error:  # it does not fit, or diverged: another will do
             tell(f"method auto: {NAMES[name]} is left out: {error}")
+            last = error
     if not summaries:
-        raise RunError("method auto: the trial of every candidate diverged; name a method")
+        raise RunError(f"method auto: no candidate could be tried ({last}); name a method")
     metric = f"test_{headline(data.task)}"
     if not all(metric in one for each in summaries.values() for one in each):
         metric = "test_loss"  # of an AUC both classes must be there

@@ -101,9 +101,7 @@ def _statement_of(
     if config.is_label_free:
         covers = _covers(config, data, models_mix=False)
         found = label_free.statement(data.records, covers).assuming(_of_data(config))
-        # Outputs of these methods' clients are as many as classes, which labels then told.
-        told = data.fitted_labels and config.method.additive
-        return found.without_guarantee(FITTED_LABELS) if told else found
+        return found.without_guarantee(label_free.FITTED) if data.fitted_labels else found
     found = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
     if not found.is_bounded:
         return found

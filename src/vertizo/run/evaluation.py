@@ -42,6 +42,9 @@ def score(job: Job, purpose: Purpose, *, closing: bool = False) -> Scores:
         return {}
     if purpose == "train":
         return job.party.score_head()
+    if job.config.is_label_free:  # the server's model is not trained; how long a score takes, and
+        job.party.used(purpose)  # what it is, would depend on labels before members were told
+        return {}
     scores = job.party.score(purpose, whole=closing and purpose == "test")
     of_labels = are_protected(job.config) and job.party.scoring.is_finite
     if not math.isfinite(scores["loss"]) and not of_labels:
@@ -101,10 +104,10 @@ def _head(state: JobState) -> dict[str, Any]:
 def tested(job: Job, model: Which) -> dict[str, Any]:
     """What a run keeps of its test records: logits [records, outputs] by head, and labels.
 
-    Empty where the server's model was not scored in whole, by this process.
+    Empty where none was scored in whole, by this process.
     """
     logits = job.party.scoring.tested
-    if "private" not in logits:
+    if not logits:
         return {}
     kept = {"model": "last" if model == "now" else model, "labels": job.data.labels["test"]}
     return kept | {"logits": dict(logits), "positive": getattr(job.data.task, "positive", None)}

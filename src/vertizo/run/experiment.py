@@ -198,7 +198,7 @@ class Experiment:
                     f"{folder.path} holds a run on other records than {self.data().name} has now: "
                     "columns or what they are scaled by have changed; start another run"
                 )
-            if not can_go_on(self.config, begun=folder.has("last")):
+            if not can_go_on(controlled(self.config), begun=folder.has("last")):
                 raise RunError(
                     f"{folder.path} holds a run with privacy.noise 'secure', which cannot be "
                     "repeated: what it released since its checkpoint would be released anew; "

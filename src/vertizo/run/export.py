@@ -84,11 +84,13 @@ def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
     Raises:
         UserError: it is unfinished, a name is unknown, or a model is no module.
     """
-    federation = Predictor.load(run).parties()
+    predictor = Predictor.load(run)
+    federation = predictor.parties()
     data, server = federation.data, federation.server.side
     if SERVER in data.parties:
         raise ConfigError(f"{run} has a client called {SERVER!r}, which is the label holder's file")
-    known = (*data.parties, SERVER)
+    untrained = predictor.config.is_label_free  # what predicts is a raw head, which stays
+    known = data.parties if untrained else (*data.parties, SERVER)
     holder = None if data.own is None else data.own.name
     names = [SERVER if name == holder else name for name in names]
     for one, other in combinations(known, 2):

@@ -291,10 +291,12 @@ class JobState:
     def is_best(self, row: Row) -> bool:
         """Whether the evaluation under way, with these figures, is the best of the run so far.
 
-        Only validation records choose, and never the first parameters.
+        Only validation records choose, and never the first parameters. Nor does what a head is
+        chosen by: those are of a model that was chosen before.
         """
         best = self.evaluations.best
         chooses = self.evaluations.purpose == "validation" and self.job.party.round > 0
+        chooses = chooses and "last" not in self.scores
         return chooses and (best is None or quality(row) > quality(best))
 
     def scored_before(self, row: Row) -> None:

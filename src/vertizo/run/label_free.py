@@ -24,6 +24,12 @@ WORDS = (
     "The raw head and what it predicts are not covered: both must stay with the label holder."
 )
 
+FITTED = (
+    "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
+    "scaled by were read off the labels, and whether a job begins, and how large it is, depends on "
+    "that; data.classes, or data.task and data.label_range, give public knowledge instead."
+)
+
 
 def controlled(config: ExperimentConfig) -> ExperimentConfig:
     """What parties are made of: the configuration itself, but where clients use no label.

@@ -196,6 +196,8 @@ def charged_beside(path: Path) -> list[str]:
 
 def check_exact(config: ExperimentConfig, statement: Statement) -> None:
     """Raise ConfigError for a run without an ε of replies, which alone a ledger can count."""
+    if config.is_label_free:
+        raise ConfigError("clients that use no label release nothing; leave the ledger out")
     if config.privacy.mechanism in ON_LABELS:
         raise ConfigError(
             f"privacy.mechanism is {config.privacy.mechanism!r}, whose labels are paid for once "

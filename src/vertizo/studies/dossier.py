@@ -110,7 +110,7 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
         sent=(
             *(() if is_served else (SIMULATED,)),
             f"To the clients: {size_text(summary['bytes_down'])} of replies. "
-            f"{_reply(config.method)}, {_source(config)}.",
+            f"{_reply(config.method)}{_source(config)}.",
         ),
         learned=(
             "From the clients: "
@@ -223,6 +223,8 @@ def _rates(privacy: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
 
 def _query(method: Method) -> str:
     """What clients send of a record."""
+    if not method.asks:
+        return "There are no queries."
     if method.sends_tangents:
         what = f"its embedding and {method.points - 1} derivatives of it along directions"
     elif method.points > 1:
@@ -253,6 +255,8 @@ def _uploads(config: ExperimentConfig) -> Iterator[str]:
 
 def _reply(method: Method) -> str:
     """What clients are told."""
+    if not method.asks:
+        return "There are none: nothing that depends on a label is sent"
     if method.reply_is_gradient:
         what = "a gradient for each record's embedding"
     elif method.reply_is_per_record:
@@ -265,12 +269,14 @@ def _reply(method: Method) -> str:
 
 
 def _source(config: ExperimentConfig) -> str:
-    """What of labels replies are made of."""
+    """What of labels replies are made of, after a comma; nothing where there are none."""
+    if config.is_label_free:
+        return ""
     if config.privacy.mechanism == "gaussian":
-        return "computed from labels, clipped for each record, and noised"
+        return ", computed from labels, clipped for each record, and noised"
     if config.privacy.mechanism in ON_LABELS:
-        return "computed from private labels alone"
-    return "computed from the labels as they are"
+        return ", computed from private labels alone"
+    return ", computed from the labels as they are"
 
 
 def _charged(

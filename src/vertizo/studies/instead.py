@@ -42,13 +42,16 @@ def advised(
     about = summary.get("references") or (None if is_noisy else pooled.references(config, data))
     best = summary.get("best") or {}
     metric, validation = about["metric"] if about else "", (about or {}).get("validation") or {}
-    own, sign = best.get(f"validation_{metric}"), 1 if metric in ("auc", "accuracy") else -1
+    raw = summary.get("raw_head", {})  # one that was chosen has figures of validation records
+    chosen = raw.get("tried", {}).get(raw.get("kind"), {})
+    own = chosen.get(metric, best.get(f"validation_{metric}"))
+    sign = 1 if metric in ("auc", "accuracy") else -1
     name = auto.METRICS.get(f"test_{metric}")
     words: list[str] = []
     if is_noisy:
         words += _untried(config, data, given)
     elif "choice" in summary:
-        words.append("the method is what `method: {name: auto}` chose")
+        words.append("`method: {name: auto}` tried others already, which validated no better")
     elif own is None or not validation or data.records > MOST:
         words.append(f"not tried: {SETTING}, which tries other methods on validation records")
     else:

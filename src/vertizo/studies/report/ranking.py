@@ -56,7 +56,7 @@ def tested(run: Run) -> Tested | None:
     if not folder.has(TESTED):
         return None
     kept = folder.load(TESTED, "model", "labels", "logits", "positive")
-    head = "raw" if run.config.is_label_free else "private"
+    head = run.config.predicts_by if run.config.predicts_by in kept["logits"] else "private"
     logits, positive = kept["logits"].get(head), kept["positive"]
     if kept["model"] != summary.get("model") or logits is None or positive is None:
         return None

@@ -83,6 +83,9 @@ def _statement(variant: Variant, privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _heads(variant: Variant) -> list[tuple[str, str]]:
     """What holds of either head, where there are two."""
+    head = (variant.example.summary or {}).get("raw_head")
+    if variant.is_raw and isinstance(head, Mapping):
+        return [(variant.head_names[1], str(head.get("words", "")))]
     if variant.raw_head is None:
         return []
     private, raw = variant.head_names

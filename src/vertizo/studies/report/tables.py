@@ -221,6 +221,8 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         found["verdict"] = _verdict(variant)
         if found["verdict"].casefold() == NOT_PAID:
             found["instead"] = (finished[0].summary or {}).get("instead", {}).get("words", "")
+        if variant.is_raw:
+            found["head"] = variant.head_names[1]
         if variant.raw_head and main in RAW:
             found["head"], name = variant.head_names
             raw = _score(variant, RAW[main])

@@ -62,9 +62,17 @@ class Variant:
 
     @property
     def raw_head(self) -> Mapping[str, Any] | None:
-        """What the summary says of the raw head; None without one, or before the end."""
+        """What the summary says of the raw head beside the server's model.
+
+        None without one, before the end, and where the run's own figures are the raw head's.
+        """
         found = (self.example.summary or {}).get("raw_head")
-        return found if isinstance(found, Mapping) else None
+        return found if isinstance(found, Mapping) and not self.is_raw else None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the run's own figures are the raw head's."""
+        return self.example.config.predicts_by == "raw"
 
     @property
     def head_names(self) -> tuple[str, str]:
