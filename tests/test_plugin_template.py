@@ -56,6 +56,6 @@ def test_its_commands_do_what_its_readme_says(copy: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         said.append(done.stdout)
     assert re.search(r"^zo-sign +by vertizo_example", said[0], re.M)
-    assert "test accuracy" in said[1]
+    assert "test AUC" in said[1]
     assert len((copy / "evaluations.jsonl").read_text().splitlines()) == 31
     assert "7 passed" in said[2]
