@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
 from vertizo.core.randomness import Stream
-from vertizo.methods.choice import METHODS
+from vertizo.methods.choice import METHODS, asking
 from vertizo.models.base import DifferentiableModel, Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import (
@@ -308,7 +308,7 @@ def test_no_weight_moves_a_release_further(name: str, update: str) -> None:
     assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
 
 
-@each("method", list(METHODS))
+@each("method", asking())
 def test_no_weight_moves_a_reply_further(method: str) -> None:
     more = {"data.class_weights": {"0": 1e6, "1": 0.0, "2": 30.0}}
     game = Replies(Subject(method, METHODS[method].timings[0]), 1.0, more)
@@ -328,7 +328,7 @@ def test_all_labels_of_a_record_together_keep_to_it(update: str) -> None:
     assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
 
 
-@each("method", [name for name in METHODS if name != "label-statistic"])
+@each("method", [name for name in asking() if name != "label-statistic"])
 def test_all_labels_of_a_record_move_no_reply_further(method: str) -> None:
     game = Replies(Subject(method, METHODS[method].timings[0]), 0.05, task=LABELS)
     found = Search(game.width, LABELS, 50).furthest(game)

@@ -356,7 +356,7 @@ LEFT_OUT = ("seconds", "finished", "rounds_per_second", "peak_memory_mib", "at_o
 """What a clock or the machine decides."""
 SCORES = ("loss", "accuracy", "auc", "average_precision", "rmse", "r2")
 """What is recorded of test records: all other figures are made of the same logits."""
-DERIVED = ("metric", "intervals", "positive")
+DERIVED = ("metric", "intervals", "numbers", "positive")
 
 
 def recorded(method: str, case: str, folder: Path) -> dict[str, Any]:

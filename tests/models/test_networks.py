@@ -131,13 +131,13 @@ def test_a_table_of_categories_alone() -> None:
 
 
 def test_numbers_are_how_far_they_are_into_bins() -> None:
-    """By hand: quarters of 0 to 8, and of a column that is 0 but for one 1."""
+    """By hand: quarters of 0 to 8, and of a column that is 0 but for one 1: of its values then."""
     module = PiecewiseLinear(2, 4)
     rare = [0.0] * 8 + [1.0]
     module.fit(torch.tensor([list(range(9)), rare]).t())
     found = module(torch.tensor([[3.0, 0.5], [-9.0, 0.0], [99.0, 7.0], [8.0, 1.0]]))
     assert found[:, 0].tolist() == [[1, 0.5, 0, 0], [0] * 4, [1] * 4, [1] * 4]
-    assert found[:, 1].tolist() == [[0, 0, 0, 0.5], [0] * 4, [0, 0, 0, 1], [0, 0, 0, 1]]
+    assert found[:, 1].tolist() == [[1, 1, 0, 0], [0] * 4, [1] * 4, [1] * 4]
     fresh = PiecewiseLinear(1, 4).edges
     expected = [-4.0, -0.6745, 0.0, 0.6745, 4.0]
     assert np.allclose(fresh[0], expected, atol=1e-4)
