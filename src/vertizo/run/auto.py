@@ -46,8 +46,9 @@ NAMES = {
 GRADIENTS = "Its clients receive gradients, from which labels can be told"
 RAW = "Its replies are made of raw labels without noise"
 STAYS = (
-    "If the model may stay with the label holder, method one-shot has ε = 0, and predicted better "
-    "on our tables."
+    "If the model may stay with the label holder, method one-shot has ε = 0; with 16 numbers of "
+    "each record from each client it predicted classes better than what is advised under ε = 1 on "
+    "our tables."
 )
 
 METRICS = {
