@@ -136,7 +136,7 @@ def brief(found: Sequence[Row]) -> list[list[str]]:
     statements = [row.first["privacy"] for row in found]
     kinds = {each["guarantee"] for each in statements if is_bounded(each)}
     of = f"{min(kinds)} ε" if len(kinds) == 1 else "ε"
-    table = [["method", name, "best control", of, "numbers", "bytes", "seconds", "rounds"]]
+    table = [["method", name, "best control", of, "numbers", "bytes", "seconds"]]
     for row, privacy in zip(found, statements, strict=True):
         epsilon = str(privacy["guarantee"])
         if is_bounded(privacy):
@@ -145,10 +145,10 @@ def brief(found: Sequence[Row]) -> list[list[str]]:
         control = _rival(row, key)
         rival = "-" if control is None else _figure(row, key, scale, control).split(" ±")[0]
         sent = size_text(_sum(row, "bytes_up", "bytes_table", "bytes_down"))
-        seconds, rounds = f"{_sum(row, 'seconds'):,.1f}", f"{_sum(row, 'rounds'):,.0f}"
+        seconds = f"{_sum(row, 'seconds'):,.1f}"
         figure, numbers = _figure(row, key, scale), sum(row.first.get("numbers", ()))
         given = f"{numbers:,}" if numbers else "-"
-        table.append([row.label, figure, rival, epsilon, given, sent, seconds, rounds])
+        table.append([row.label, figure, rival, epsilon, given, sent, seconds])
     held = any(line[2] != "-" for line in table[1:])
     return table if held else [[*line[:2], *line[3:]] for line in table]
 
