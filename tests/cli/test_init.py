@@ -31,7 +31,7 @@ def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: P
     assert named.startswith("a bank: ")
     train, report, plan, private = (shlex.split(line)[1:] for line in commands)
 
-    config = schema.load(here / "a bank" / "config.yaml", [])
+    config = schema.load(here / "a bank" / "private.yaml", [])  # whose records the plan is for
     data = Experiment(config).data()
     assert len(data.labels["train"]) == example.trained(600)
     assert set(data.parties) == set(example.PARTNERS)
