@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from vertizo.run.experiment import Experiment
 from vertizo.studies import processes
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of all that tests start
+# A shell's background ignores Ctrl-C; all that tests start would, and be interrupted in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 
 # However loaded the machine is: no deadline for an example, nor for drawing it.

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -287,7 +287,7 @@ def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
 @pytest.fixture
 def stopping(
     here: Path, tiny: tuple[str, ...], vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Outcome]]:
+) -> Callable[..., Outcome]:
     """Train, and press Ctrl-C after so many calls of a client's model; none if negative."""
     (here / "stopping.py").write_text(
         "import os, signal\n"
@@ -304,10 +304,7 @@ def stopping(
         monkeypatch.setenv("STOP", str(calls))
         return vertizo("train", *tiny, *sets(model), *arguments)
 
-    # A shell has what it starts in the background ignore Ctrl-C: tests too.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield train
-    signal.signal(signal.SIGINT, before)
+    return train
 
 
 def continued(vertizo: Vertizo, stopped: Outcome) -> Outcome:

@@ -228,7 +228,7 @@ def test_ctrl_c_stops_and_no_cluster_is_left(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", "epochs=100000") as process:
         time.sleep(15)
         os.killpg(process.pid, signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=300)
     assert errors == ""
     assert out.startswith(("Interrupted: stopped", "stopped"))
     assert out.count("\n") == 1
