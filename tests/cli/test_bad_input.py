@@ -352,17 +352,17 @@ def test_what_is_no_mistake(loans: Callable[..., None], here: Path, vertizo: Ver
     loans(gzip.compress(("\ufeff" + quoted.replace(",", "\t")).encode()))
     result = vertizo("train", "loans.yaml", "--set", "data.delimiter=tab", "--json")
     assert result.code == 0, result.err
-    assert (here / "runs" / "table-dpzv-seed0" / "summary.json").is_file()
+    assert (here / "runs" / "loans-dpzv-seed0" / "summary.json").is_file()
 
 
 def test_a_folder_that_was_taken_a_moment_ago(
     loans: Callable[..., None], here: Path, vertizo: Vertizo
 ) -> None:
     loans()
-    (here / "runs" / "table-dpzv-seed0").mkdir(parents=True)
+    (here / "runs" / "loans-dpzv-seed0").mkdir(parents=True)
     assert vertizo("train", "loans.yaml", "--json").code == 0
-    assert (here / "runs" / "table-dpzv-seed0-2" / "summary.json").is_file()
-    assert list((here / "runs" / "table-dpzv-seed0").iterdir()) == []
+    assert (here / "runs" / "loans-dpzv-seed0-2" / "summary.json").is_file()
+    assert list((here / "runs" / "loans-dpzv-seed0").iterdir()) == []
 
 
 def test_a_file_in_place_of_the_folder(here: Path, vertizo: Vertizo) -> None:

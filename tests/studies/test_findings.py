@@ -58,6 +58,7 @@ def test_no_text_becomes_html_or_mathematics(evil: Findings) -> None:
     drawn = evil.plot(axes())
     assert [label.get_text() for label in drawn.get_yticklabels()] == [EVIL.replace("$", r"\$")]
     assert EVIL in repr(evil)
+    assert str(evil).endswith(f"\n\n{EVIL}  {EVIL}\n{EVIL}  {EVIL}")
 
 
 def test_frames(evil: Findings) -> None:
@@ -159,7 +160,11 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: vz.compare(None, "vafl"), "methods is 'vafl'; use a list"),
     (lambda: vz.compare(None, ["vafl", "vafl"]), "methods is"),
     (lambda: vz.compare(TREE), "methods is empty"),
-    (lambda: vz.compare(TREE, ["vaffl"]), "'vafl'"),
+    (
+        lambda: vz.compare(TREE, ["vaffl"]),
+        "methods vaffl: there is no method 'vaffl'; did you mean 'vafl'",
+    ),
+    (lambda: vz.compare(ElementTree.Element("a")), "config is a Element; use a path"),
     (lambda: vz.compare(TREE, ["vafl"], "seed=1"), "overrides is 'seed=1'"),
     (lambda: vz.compare(TREE, ["vafl"], ["epochz=1"]), "epochz"),
     (lambda: vz.compare(TREE, ["vafl"], by="test"), "by is 'test'; use one of validation, train"),
@@ -194,6 +199,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         line = str(caught.value)
         assert words in line
         assert "\n" not in line
+        assert "--" not in line.replace("vertizo init --from", "")
     assert list(tmp_path.iterdir()) == []
 
 

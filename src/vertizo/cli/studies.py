@@ -120,11 +120,10 @@ def compare(
             "--methods is missing and the configuration has no section 'methods'; name some of "
             f"{', '.join(METHODS)}, separated by commas"
         )
-    from vertizo.core.registry import short
     from vertizo.run.folder import RunFolder
 
     first = next(iter(configs.values()))
-    folder = out or Path("runs") / f"compare-{short(first.data.name)}"
+    folder = out or Path("runs") / f"compare-{first.data.title}"
     RunFolder(folder).check_is_for("comparison.json")
     runs = comparison.plan(configs, seeds, folder, controls=CONTROLS if controls else ())
     remarks = comparison.check(runs)
@@ -224,7 +223,7 @@ def tune(
     from vertizo.core.registry import short
 
     chosen = schema.load(config, settings or [])
-    folder = out or Path("runs") / f"tune-{short(chosen.data.name)}-{short(chosen.method.name)}"
+    folder = out or Path("runs") / f"tune-{chosen.data.title}-{short(chosen.method.name)}"
     with resumable(folder):
         from vertizo.studies.tuning.search import Options
         from vertizo.studies.tuning.search import tune as run

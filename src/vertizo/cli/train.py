@@ -73,7 +73,7 @@ def train(
     else:
         known = chosen.first() if isinstance(chosen, Open) else chosen
         method = auto.AUTO if isinstance(chosen, Open) else known.method.name
-        place = new_folder(f"{short(known.data.name)}-{short(method)}-seed{known.seed}")
+        place = new_folder(f"{known.data.title}-{short(method)}-seed{known.seed}")
     with place as folder:
         if resume is None:
             RunFolder(folder).check_is_new()

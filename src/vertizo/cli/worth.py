@@ -44,13 +44,12 @@ def worth(
 
     errors = Console(stderr=True)
     chosen = settled(loaded, lambda line: say([line], errors))
-    from vertizo.core.registry import short
     from vertizo.run.folder import RunFolder
     from vertizo.studies import notebook
     from vertizo.studies.worth import study
 
     study.check_jobs(chosen, jobs)
-    folder = out or Path("runs") / f"worth-{short(chosen.data.name)}"
+    folder = out or Path("runs") / f"worth-{chosen.data.title}"
     RunFolder(folder).check_is_for(study.NAME)
     made = study.Worth(chosen, folder, seeds, shapley, repeats)
     made.check()

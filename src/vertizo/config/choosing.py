@@ -71,8 +71,10 @@ def source_of(given: Source) -> Path | Tree | None:
             return given
         case Mapping():
             return dict(given)
+    shown = given if isinstance(given, int | float) else f"a {type(given).__name__}"
     raise ConfigError(
-        f"config is {given!r}; use a path, a dict, an Experiment or an ExperimentConfig"
+        f"config is {shown}; use a path, a dict, an Experiment or an ExperimentConfig (for a table "
+        "of yours vertizo init --from FILE writes one)"
     )
 
 

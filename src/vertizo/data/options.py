@@ -18,6 +18,7 @@ from pydantic import (
 
 from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
+from vertizo.core.registry import short
 from vertizo.core.suggestions import nearest
 from vertizo.data import weights
 from vertizo.data.column_options import Bound, check_bounds, check_categories, check_uses
@@ -185,6 +186,11 @@ class DataConfig(Options):
         """The columns that are predicted."""
         label = self.label
         return () if label is None else (label,) if isinstance(label, str) else tuple(label)
+
+    @property
+    def title(self) -> str:
+        """What runs on it are called: a table after its file."""
+        return short(self.name) if self.path is None else self.path.stem
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -41,7 +41,7 @@ class Tracked:
         """For people."""
         config = self.config
         control = "" if config.control == "none" else f"-{config.control}"
-        return f"{short(config.data.name)}-{short(config.method.name)}-seed{config.seed}{control}"
+        return f"{config.data.title}-{short(config.method.name)}-seed{config.seed}{control}"
 
 
 class Callback:

@@ -118,7 +118,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
     job, config, party, task = state.job, state.job.config, state.job.party, state.job.data.task
     model = "last" if state.evaluations.best is None else "best"
     head, tests = _head(state), len(job.data.labels["test"])
-    scored = state.evaluations.best or state.last
+    scored, of = state.evaluations.best or state.last, f"{job.progress}_"
 
     def of_tests(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if not row:
@@ -127,7 +127,8 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
 
     raw, last, tested = head.get(HEAD, {}), state.scores.get("last"), state.scores.get(model)
     if config.is_label_free:  # there is no other head
-        last = tested = raw
+        last = tested = scored = raw
+        of = "test_"
     elif config.predicts_by == "raw" and "test_loss" in raw:
         tested = raw
     shown = of_tests(tested) or {}
@@ -151,7 +152,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "epochs": party.round / job.rounds_per_epoch,
         **({"stopped_early": state.stopping.is_due} if state.stopping.options.is_wanted else {}),
         "model": model,
-        "metric": chosen_by(scored, f"{job.progress}_"),
+        "metric": chosen_by(scored, of),
         "intervals": {"method": INTERVALS, "level": LEVEL, "resamples": resamples(tests)},
         **shown,
         "last": of_tests(last),

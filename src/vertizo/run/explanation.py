@@ -145,7 +145,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
         yield f"Who is of which class: {STRATIFIED}"
     if config.data.time is not None:
         yield by_time(config.data.time)
-    if config.data.validation > 0:
+    if config.data.validation > 0 and not config.is_label_free:
         yield "Labels of validation records: they choose the kept model without noise."
     yield from (
         "Test records, and every other record that was not trained on.",

@@ -225,9 +225,10 @@ def raw_head_of(folder: RunFolder, config: ExperimentConfig) -> State:
             "--head private, or train again with another server.final_head"
         )
     if not folder.has(HEAD):
+        else_ = "run it again" if config.is_label_free else "predict with --head private"
         raise RunError(
             f"{folder.path} kept no raw head, which a member was silent for or an older version "
-            "made; predict with --head private"
+            f"made; {else_}"
         )
     head: State = folder.load(HEAD, "head")["head"]
     return head

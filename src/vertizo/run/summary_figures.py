@@ -100,8 +100,12 @@ def statements(summary: Summary) -> list[tuple[str, str]]:
 
     Each as what to call it, and the words.
     """
-    sections = (("method", "choice"), ("privacy", "privacy"), ("raw head", "raw_head"))
-    found = [(name, summary[key]["words"]) for name, key in sections if key in summary]
+    sections = (("method auto", "choice"), ("privacy", "privacy"), ("raw head", "raw_head"))
+    found = [
+        (name, summary[key]["words"].removeprefix("Method auto: "))
+        for name, key in sections
+        if key in summary
+    ]
     about = summary.get("references")
     return [*([] if about is None else [("without a federation", _without(about))]), *found]
 
@@ -140,7 +144,8 @@ def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
     against = f"{CONTROLS[best['control']]}: {words} {dict(rows(best))[words]}"
     other = sign * best[f"test_{name}"]
     if other > sign * figure:
-        return f"{against}, better than the run's {own}; {NOT_PAID}"
+        near = f", though within its interval, {interval}" if low <= sign * other <= high else ""
+        return f"{against}, better than the run's {own}{near}; {NOT_PAID}"
     if low <= sign * other <= high:
         return (
             f"{against}, within the interval of the run's {own}, {interval}; "

@@ -107,6 +107,10 @@ class Findings:
     def __repr__(self) -> str:
         return "\n".join(_lines(self))
 
+    def __str__(self) -> str:
+        """With the tables."""
+        return "\n\n".join([repr(self), *map(_text, self.tables)])
+
     def _repr_html_(self) -> str:
         """For notebooks: what came out, what is guaranteed, the tables, and what they mean."""
         said = [(self.title, "; ".join(self.verdict).replace(".; ", ". "))]
@@ -121,6 +125,13 @@ class Findings:
 def _plain(text: str) -> str:
     """A text in which Matplotlib sees no mathematics."""
     return text.replace("$", r"\$")
+
+
+def _text(table: Table) -> str:
+    rows = [table.headings, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = (map(str.ljust, row, widths) for row in rows)
+    return "\n".join("  ".join(row).rstrip() for row in cells)
 
 
 def _lines(found: Findings) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from rich.console import Console
 from vertizo.config import choosing
 from vertizo.config.choosing import Open, Source
 from vertizo.config.tree import Tree
-from vertizo.core.errors import ConfigError
+from vertizo.core.errors import ConfigError, VertizoError
 from vertizo.core.names import CONTROLS
 from vertizo.core.notices import Minutely
 from vertizo.core.version import VERSION
@@ -32,6 +33,19 @@ Config = Source | Experiment
 Progress = Callable[[Standing], None] | None
 
 
+@contextmanager
+def _as_arguments() -> Iterator[None]:
+    """Errors name arguments where the command's name options."""
+    try:
+        yield
+    except VertizoError as error:
+        words = str(error)
+        if "vertizo " not in words:  # else it names a command, with its options
+            error.args = (re.sub(r"--([a-z]+)", r"\1", words.replace("--set ", "overrides: ")),)
+        raise
+
+
+@_as_arguments()
 def compare(
     config: Config = None,
     methods: Sequence[str] = (),
@@ -128,6 +142,7 @@ def of_comparison(rows: Sequence[Row]) -> Findings:
     )
 
 
+@_as_arguments()
 def worth(
     config: Config = None,
     overrides: Sequence[str] = (),
@@ -226,6 +241,7 @@ def of_worth(content: Mapping[str, Any]) -> Findings:
     )
 
 
+@_as_arguments()
 def plan(
     config: Config = None,
     overrides: Sequence[str] = (),

@@ -321,6 +321,10 @@ def test_a_training_is_submitted_before_its_alignment_has_finished(
     path.write_text(path.read_text().replace(", alignment: align-1", ""))
     settings = json.loads(submit(path, config, store).settings)
     assert "kept" in settings["privacy"]["teacher"]
+    path.write_text(waits.replace(EXACT.splitlines()[-2], "method: {name: one-shot}"))
+    made = submit(path, config, store)
+    assert (made.covers, made.epsilon) == (("labels",), 0.0)
+    check_member(made, member_config(tmp_path, "north", {"epsilon": 0.5}), store, "north")
     rows = [
         (waits.replace("epsilon: 2", "noise_std: 9"), "privacy.epsilon is not set, and 'align-1'"),
         (waits.replace("epsilon: 2", "epsilon: 5"), "the job's ε is 5; policy.epsilon allows 4"),

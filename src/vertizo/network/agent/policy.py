@@ -75,7 +75,7 @@ def _check_training(offer: Offer, policy: Policy) -> None:
         return
     if offer.epsilon is None:
         raise RefusedError(f"the job states no ε; policy.epsilon allows {policy.epsilon:g} at most")
-    if not 0 < offer.epsilon <= policy.epsilon:  # nor what is no number
+    if not 0 <= offer.epsilon <= policy.epsilon:  # nor what is no number
         raise RefusedError(
             f"the job's ε is {offer.epsilon:g}; policy.epsilon allows {policy.epsilon:g} at most"
         )

@@ -145,7 +145,7 @@ def _made(
         covers.append("features")
         epsilons.append((noise.epsilon, noise.delta))
     epsilon, delta = max(epsilons, default=(None, None))
-    if waits and epsilon is not None:
+    if waits and epsilon is not None and not served.is_label_free:  # whose ε is 0 for any number
         epsilon = _asked_for(path, served, plain.alignment, epsilon)
     offer = _changed(
         plain, settings=known.settings, covers=tuple(covers), epsilon=epsilon, delta=delta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -218,7 +219,7 @@ def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
         return {f"party{m}": [names[i] for i in half] for m, half in enumerate(halves)}
     if not isinstance(parties, Mapping) or not parties:
         raise ConfigError(
-            f"parties is {parties!r}; it must map each party to its columns, such as "
+            f"parties is {reprlib.repr(parties)}; it must map each party to its columns, such as "
             "{'bank': ['age', 'income'], 'shop': ['visits']}"
         )
     held: dict[str, list[str]] = {}
@@ -245,7 +246,8 @@ def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
         ConfigError: a column that there is not; ``what`` begins the message.
     """
     if isinstance(wanted, (str, Mapping)) or not hasattr(wanted, "__iter__"):
-        raise ConfigError(f"{what} something other than a list of columns")
+        shown = reprlib.repr(wanted)
+        raise ConfigError(f"{what} {shown}; use a list of columns, as ['age', 'income']")
     result = []
     for column in plain(list(wanted)):
         if isinstance(column, bool) or not isinstance(column, (str, int)):
