@@ -93,7 +93,7 @@ WRONG = """\
 --server poisson-dp-sgd --sampling 1e-40 | --sampling is 1e-40; it must be between 1e-05 and 0.999
 """
 TOO_SMALL = ("--classes 0", "--width 0", "--releases 0", "--server poisson-dp-sgd --steps 0")
-VALUE = re.compile("and it is '0'; |: 0 is not in the range x>=")
+VALUE = re.compile("is '0'; it must be |: 0 is not in the range x>=")
 """As Typer's newest and its oldest allowed version have it."""
 COMPARED = """\
 --clip 2 | --clip is for --epochs and --batch

@@ -193,8 +193,10 @@ def main() -> None:
             raise
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
         if (found := getattr(error.__cause__, "errors", None)) is not None:
-            given = repr(found()[0]["input"])
-            message = message if given in message else f"{message.rstrip('.')}, and it is {given}"
+            from vertizo.config.error_lines import right_for
+
+            option, wrong = message.partition("'")[2].partition("'")[0], found()[0]
+            message = f"{option} is {wrong['input']!r}; it must be {right_for(wrong)}"
         _end(f"{message.rstrip('.')}; see --help", 2)
 
 

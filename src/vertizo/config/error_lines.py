@@ -276,7 +276,7 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     hint = ""
     if kind == "literal_error" and isinstance(given, str):
         hint = nearest(given, re.findall(r"'([^']*)'", str(context["expected"])))
-    return f"{key} is {given!r}; it must be {_expected(error)}{hint}"
+    return f"{key} is {given!r}; it must be {right_for(error)}{hint}"
 
 
 def usual(key: str) -> str:
@@ -312,7 +312,8 @@ def _places(option: Any, name: str) -> Iterator[str]:
             yield from (f"{field}.{place}" for place in _places(below, name))
 
 
-def _expected(error: ErrorDetails) -> str:
+def right_for(error: ErrorDetails) -> str:
+    """What would be right, after "it must be"."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "too_short":
         return f"a list of at least {context['min_length']}"
