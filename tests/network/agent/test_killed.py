@@ -328,6 +328,23 @@ def test_jobs_of_all_kinds_go_on_whoever_is_killed(agents: Agents) -> None:
     assert "Traceback" not in agents.words
 
 
+@pytest.mark.full
+def test_one_shot_is_offered_before_its_alignment_has_ended(agents: Agents) -> None:
+    agents.submit("ids", "align", method="hashed")
+    agents.submit("model", "train", {"method": {"name": "one-shot"}}, alignment="ids")
+    agents.submit("scores", "predict", model="model", table="new")
+    agents.finish("scores")
+    place = agents.folder / "agents" / "bank" / "jobs"
+    summary = json.loads((place / "model" / "run" / "summary.json").read_text())
+    assert (summary["privacy"]["epsilon"], summary["metric"]) == (0, "auc")
+    scores = (place / "scores" / "predictions.csv").read_text()
+    assert scores.count("\n") == 11
+    offered = agents.store("north").job("model")
+    assert offered is not None
+    assert offered.offer.epsilon == 0
+    assert "Traceback" not in agents.words
+
+
 SWAPS = 4
 
 
