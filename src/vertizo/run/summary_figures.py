@@ -151,7 +151,8 @@ def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
             f"{against}, within the interval of the run's {own}, {interval}; "
             "that training the clients pays is not shown"
         )
-    return f"the best is {against}; the run's {own} is better, {interval}, by one seed"
+    ahead = f"the run's {own}, {interval}, is better than every control's, by one seed"
+    return f"the best is {against}; {ahead}"
 
 
 def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:

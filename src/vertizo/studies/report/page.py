@@ -93,6 +93,7 @@ def _part(study: Study, place: int) -> dict[str, Any]:
     return {
         "study": study,
         "headlines": tables.headlines(study),
+        "has_spread": any(len(variant.finished()) > 1 for variant in study.variants),
         "has_references": any((v.example.summary or {}).get("references") for v in study.variants),
         "curves": _figure(study, measures.CURVES, f"curves{place}", "round"),
         "ranking": ranking.figure(study, f"ranking{place}"),
