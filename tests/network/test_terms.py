@@ -103,8 +103,15 @@ def test_the_label_holder_does_not_decide(tmp_path: Path) -> None:
 
 
 def test_other_keys_are_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"client\.speed is no key; .*\.optimizer and \.device"):
-        agreed(tmp_path, "cpu", speed=3)
+    for own, words in (
+        ({"speed": 3}, r"client\.speed is no key; .*\.optimizer and \.device"),
+        ({"modle": {}}, r"client\.modle is no key; did you mean 'model'"),
+        ({"model": {"name": "mpl"}}, r"client\.model\.name is 'mpl'; did you mean 'mlp'"),
+        ({"model": {"name": "mlp", "output": 3}}, r"'client\.model\.output'.* 'outputs'"),
+        ({"optimizer": {"learning_rate": "x"}}, r"learning_rate is 'x'; it must be a number"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            join_config(tmp_path, "north", client=own)
 
 
 def test_predicting_needs_no_card() -> None:

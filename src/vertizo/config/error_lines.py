@@ -239,6 +239,16 @@ def explain(problem: ValidationError, root: type[Options]) -> str:
     return " ".join(_line(error, root).split()) + more
 
 
+def mistake(given: Tree, root: type[Options]) -> str | None:
+    """What is wrong about a key or value whatever others are set to; None if nothing is."""
+    try:
+        root.model_validate(given)
+    except ValidationError as problem:
+        if problem.errors()[0]["type"] not in ("value_error", "missing"):
+            return explain(problem, root)
+    return None
+
+
 def _line(error: ErrorDetails, root: type[Options]) -> str:
     path, known, choice = _follow(error["loc"], root)
     key = ".".join(path) or "configuration"

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from vertizo.config import tree as config_tree
-from vertizo.config.error_lines import override, read_yaml, refusal
+from vertizo.config.error_lines import mistake, override, read_yaml, refusal
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
+from vertizo.core.suggestions import nearest
 from vertizo.data.own_table import OwnTable
 from vertizo.network.addresses import is_loopback, parsed
 from vertizo.network.job_id import JobId
@@ -263,12 +264,27 @@ class JoinOptions(FederationOptions):
     have."""
 
 
+def _own_client(given: dict[str, Any]) -> dict[str, Any]:
+    for key in given:
+        if key not in OWN:
+            known = f"; there are client.{', .'.join(OWN[:-1])} and .{OWN[-1]}"
+            raise ValueError(f"client.{key} is no key{nearest(key, OWN) or known}")
+    if line := mistake({"client": given}, ExperimentConfig):
+        raise ValueError(line)
+    return given
+
+
+OWN = ("model", "optimizer", "device")
+OwnClient = Annotated[dict[str, Any], AfterValidator(_own_client)]
+"""What a member sets by itself; the other keys of `client` are the label holder's."""
+
+
 class JoinConfig(Options):
     """A feature holder's configuration."""
 
     federation: JoinOptions
     data: OwnTable = OwnTable()
-    client: dict[str, Any] = Field(default_factory=dict)
+    client: OwnClient = Field(default_factory=dict)
     """``model``, ``optimizer`` and ``device`` of this party. Default: what the label holder
     proposes, on the CPU."""
 

@@ -107,10 +107,6 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
                 f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
             )
     own = config.client
-    if wrong := [key for key in own if key not in ("model", "optimizer", "device")]:
-        raise ConfigError(
-            f"client.{wrong[0]} is no key; there are client.model, .optimizer and .device"
-        )
     theirs = proposed.get("client", {})
     if not isinstance(theirs, dict):
         raise MalformedError("the terms' section client is no mapping")

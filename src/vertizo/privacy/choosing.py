@@ -194,8 +194,8 @@ def three_ways(found: Sequence[Way], advised: Way, epsilon: float) -> list[str]:
     return [
         "If the model may stay with the label holder: method one-shot, at ε = 0. Clients upload up "
         f"to {uploaded} numbers of each record (client.model.outputs), made without labels, and "
-        "get nothing back. With so many it predicted better on our tables than what is advised under "
-        "ε = 1; with one number of each, training under ε = 1 did.",
+        "get nothing back. With so many it predicted better on our tables than what is advised "
+        "under ε = 1; with one number of each, training under ε = 1 did.",
         f"If the model is handed on, or fewer numbers are to be given away: {advised.settings}, "
         f"at ε = {epsilon:g}. Embeddings of one or two numbers (client.model.outputs) tell least.",
         "If nothing has to be guaranteed: method auto without an ε, which predicts best. Clients "

@@ -58,7 +58,7 @@ def test_paths_of_a_file_are_beside_it(tmp_path: Path) -> None:
 def test_a_members_own_code_is_found_beside_its_file(tmp_path: Path) -> None:
     (tmp_path / "own.py").touch()
     path = tmp_path / "agent.yaml"
-    path.write_text(MEMBER + "client: {model: {name: torch, path: 'own.py:Net'}}")
+    path.write_text(MEMBER + "client: {model: {name: module, path: 'own.py:Net'}}")
     member = load_agent(path)
     assert isinstance(member, MemberAgent)
     assert member.client["model"]["path"] == f"{tmp_path / 'own.py'}:Net"
@@ -88,7 +88,9 @@ AGENTS = [
     (MEMBER + "policy: {peers: ['a b']}", "'a b' is no name"),
     (HOLDER_FILE.replace("policy: {peers: [north]}", ""), "policy is missing"),
     (HOLDER_FILE.replace("[north]", "[]"), "policy.peers is []; it must be a list of at least 1"),
-    (HOLDER_FILE.replace("label: y", "lable: y"), "unknown key 'tables.people.lable'"),
+    (HOLDER_FILE.replace("label: y", "lable: y"), "'tables.people.lable'; did you mean 'label'"),
+    (HOLDER_FILE.replace("label: y", "label: y, test: x"), "tables.people.test is 'x'"),
+    (MEMBER + "client: {model: {name: mpl}}", "client.model.name is 'mpl'; did you mean 'mlp'"),
     (HOLDER_FILE.replace("here", "here, ports: [9, 8]"), "agent.ports is [9, 8]"),
     (HOLDER_FILE.replace("here", "here, ports: [7443, 7444]"), "the port of agent.listen in it"),
     (HOLDER_FILE.replace("here", "here, deadline: 0"), "agent.deadline is 0"),

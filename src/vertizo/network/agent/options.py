@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from vertizo.config import tree as config_tree
-from vertizo.config.error_lines import explain, read_yaml
+from vertizo.config.error_lines import explain, mistake, read_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
+from vertizo.core.suggestions import nearest
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
-from vertizo.network.options import Address, Name, ServerAddress, beside
+from vertizo.network.options import Address, Name, OwnClient, ServerAddress, beside
 
 Kind = Literal["align", "train", "predict", "score"]
 ALLOWED: tuple[Kind, ...] = ("align", "train", "predict")
@@ -151,7 +152,10 @@ class LabelHolderAgent(Options):
         for name, table in self.tables.items():
             for key in table:
                 if key not in DataConfig.model_fields or key == "name":
-                    raise ValueError(f"unknown key 'tables.{name}.{key}'; it has keys of data")
+                    hint = nearest(key, list(DataConfig.model_fields)) or "; it has keys of data"
+                    raise ValueError(f"unknown key 'tables.{name}.{key}'{hint}")
+            if line := mistake({"name": "table", **table}, DataConfig):
+                raise ValueError(f"tables.{name}.{line}")
         return self
 
 
@@ -163,7 +167,7 @@ class MemberAgent(Options):
     """Name → path, id and other keys of the section `data` of a member. Only the columns that a
     table has here are ever used."""
     policy: MemberPolicy = MemberPolicy()
-    client: dict[str, Any] = Field(default_factory=dict)
+    client: OwnClient = Field(default_factory=dict)
     """`model`, `optimizer` and `device` of this party. Default: what the label holder proposes."""
 
     @model_validator(mode="after")
