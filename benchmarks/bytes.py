@@ -17,9 +17,9 @@ from pathlib import Path
 
 import report
 
-from vertizo.studies import comparison
-from vertizo.studies.comparison import Row
-from vertizo.studies.engines import Processes
+from vertizo.lab import comparison
+from vertizo.lab.comparison import Row
+from vertizo.lab.engines import Processes
 
 CONFIG = Path(__file__).parents[1] / "experiments" / "bytes_mnist_2.yaml"
 TARGETS = (0.6, 0.8, 0.9, 0.95)

@@ -5,7 +5,7 @@ process of the job, all over mutual TLS. Every client asks in its own loop, 64 K
 down, and nothing is computed. Two ways in turn, in the same POC:
 
 * **call**: ``collab.server.ask(frame)``, as FLARE's documentation has it;
-* **channel**: `vertizo.network.flare.cells`, one frame each way.
+* **channel**: `vertizo.ops.flare.cells`, one frame each way.
 
 What is counted are the rounds of all clients while all of them were asking.
 
@@ -34,9 +34,9 @@ import yaml
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import PocEnv, ProdEnv
 
-from vertizo.network.flare import job as flare
-from vertizo.network.flare import sites as flare_sites
 from vertizo.network.transport import Answer, Channel
+from vertizo.ops.flare import job as flare
+from vertizo.ops.flare import sites as flare_sites
 
 UP, DOWN = 65_536, 48
 WARM = 50

@@ -19,12 +19,12 @@ from typing import Any, Self
 import yaml
 from preloaded import Preloaded, Spawned, mortal
 
-from vertizo.network.agent.children import PROCESS, end_left_over, left_by
-from vertizo.network.agent.options import LabelHolderAgent, load_agent
-from vertizo.network.agent.preparing import submit
-from vertizo.network.agent.store import Store
 from vertizo.network.authority import issue
-from vertizo.network.scoring import callers
+from vertizo.ops.agent.children import PROCESS, end_left_over, left_by
+from vertizo.ops.agent.options import LabelHolderAgent, load_agent
+from vertizo.ops.agent.preparing import submit
+from vertizo.ops.agent.store import Store
+from vertizo.ops.scoring import callers
 from vertizo.privacy.ledger import REPLY, STEP
 from vertizo.privacy.ledger_file import LedgerFile
 from vertizo.run import checkpoint

@@ -34,8 +34,8 @@ MODULES = (
     *("torch", "scipy.special", "dp_accounting", "fastapi", "uvicorn", "pandas", "polars"),
     *(f"vertizo.cli.{name}" for name in ("agent", "align", "parties", "predict", "score")),
     *(f"vertizo.network.{name}" for name in ("serving", "joining", "predicting", "figures")),
-    *(f"vertizo.network.agent.{name}" for name in ("label_holder", "member", "preparing")),
-    *(f"vertizo.network.scoring.{name}" for name in ("scorer", "service", "http", "member")),
+    *(f"vertizo.ops.agent.{name}" for name in ("label_holder", "member", "preparing")),
+    *(f"vertizo.ops.scoring.{name}" for name in ("scorer", "service", "http", "member")),
     *("vertizo.network.alignment.service", "vertizo.network.alignment.member"),
 )
 """None starts a thread when it is imported, nor gRPC."""

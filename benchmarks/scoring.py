@@ -39,7 +39,7 @@ import yaml
 
 from network import SPAWN, client_name
 from vertizo.network.authority import issue
-from vertizo.network.scoring import callers
+from vertizo.ops.scoring import callers
 
 RECORDS, COLUMNS, BATCH = 100_000, 10, 1000
 TRAINED = 5000
@@ -172,7 +172,7 @@ def by_http(port: int, key: str) -> Iterator[Ask]:
 def by_grpc(port: int, key: str) -> Iterator[Ask]:
     import grpc
 
-    from vertizo.network.scoring import rpc
+    from vertizo.ops.scoring import rpc
 
     kinds = rpc.messages()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -52,9 +52,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
-from vertizo.attacks.inversion import decode
 from vertizo.data.datasets import catalog
 from vertizo.data.tabular import frames
+from vertizo.lab.attacks.inversion import decode
 from vertizo.run.prediction import Predictor
 from vertizo.run.provenance import commit, processor, versions
 

@@ -23,8 +23,8 @@ from tests import warm
 from tests.once import Once
 
 from vertizo.config import schema
+from vertizo.lab import processes
 from vertizo.run.experiment import Experiment
-from vertizo.studies import processes
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of all that tests start
 # A shell's background ignores Ctrl-C; all that tests start would, and be interrupted in vain.

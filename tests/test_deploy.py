@@ -24,7 +24,7 @@ from tests.waiting import PATIENT
 
 from vertizo.config.environment import PREFIX, settings_of
 from vertizo.network.options import load_join, load_serve
-from vertizo.network.watching import SERVICE, health_at
+from vertizo.ops.monitoring import SERVICE, health_at
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

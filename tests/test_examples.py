@@ -15,7 +15,7 @@ import pytest
 
 from vertizo.__main__ import main
 from vertizo.config import schema as configuration
-from vertizo.studies import comparison
+from vertizo.lab import comparison
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))

@@ -28,7 +28,7 @@ CONTEXT.set_forkserver_preload(  # the one list of all tests: a process has one 
         "vertizo.network.joining",
         "vertizo.network.predicting",
         "vertizo.network.serving",
-        "vertizo.network.scoring.scorer",
+        "vertizo.ops.scoring.scorer",
         "vertizo.run.loop",
     ]
 )
@@ -48,7 +48,7 @@ class Forked(ForkServerProcess):
 
 
 class Forks(ForkServerContext):
-    """In place of the context of `vertizo.studies.processes`."""
+    """In place of the context of `vertizo.lab.processes`."""
 
     Process = Forked
 

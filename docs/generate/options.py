@@ -14,10 +14,10 @@ from pydantic_core import PydanticUndefined
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import TAGS, Options, options_of, texts
 from vertizo.methods.choice import METHODS
-from vertizo.network.agent.job_file import JobOptions
-from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
-from vertizo.network.agent.states import AFTER, MEANING
 from vertizo.network.options import ScoringOptions
+from vertizo.ops.agent.job_file import JobOptions
+from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
+from vertizo.ops.agent.states import AFTER, MEANING
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vertizo.lab.worth import words
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.studies.worth import words
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 SHOWN = 5

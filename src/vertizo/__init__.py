@@ -8,23 +8,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vertizo.core import former_imports
 from vertizo.core.version import VERSION
 
 _HOMES = {
     "Experiment": "vertizo.run.experiment",
     "ExperimentConfig": "vertizo.config.schema",
-    "Findings": "vertizo.studies.findings",
+    "Findings": "vertizo.lab.findings",
     "Privacy": "vertizo.run.estimators.privacy",
     "Result": "vertizo.run.experiment",
     "VerticalClassifier": "vertizo.run.estimators.vertical",
     "VerticalRegressor": "vertizo.run.estimators.vertical",
     "VertizoError": "vertizo.core.errors",
-    "compare": "vertizo.studies.notebook",
-    "plan": "vertizo.studies.notebook",
-    "worth": "vertizo.studies.notebook",
+    "compare": "vertizo.lab.notebook",
+    "plan": "vertizo.lab.notebook",
+    "worth": "vertizo.lab.notebook",
 }
 
 __version__ = VERSION
+former_imports.install()
 __all__ = [
     "Experiment",
     "ExperimentConfig",
@@ -43,11 +45,11 @@ __all__ = [
 if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig
     from vertizo.core.errors import VertizoError
+    from vertizo.lab.findings import Findings
+    from vertizo.lab.notebook import compare, plan, worth
     from vertizo.run.estimators.privacy import Privacy
     from vertizo.run.estimators.vertical import VerticalClassifier, VerticalRegressor
     from vertizo.run.experiment import Experiment, Result
-    from vertizo.studies.findings import Findings
-    from vertizo.studies.notebook import compare, plan, worth
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
 
-from vertizo.attacks.choice import ATTACKS
+from vertizo.lab.attacks.choice import ATTACKS
 
 TINY = ("--set", "data.limit=80", "--seeds", "2")
 

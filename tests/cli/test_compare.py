@@ -20,8 +20,8 @@ from tests.methods.test_reported import OWN
 from tests.waiting import until
 
 from vertizo.cli.console import grid, parts, print_table, say
-from vertizo.cli.studies import _bar
-from vertizo.studies.comparison import Standing
+from vertizo.lab.commands.studies import _bar
+from vertizo.lab.comparison import Standing
 
 
 def table(out: str) -> list[str]:

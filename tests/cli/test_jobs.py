@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
 from tests.cli.test_help import imported
-from tests.network.agent.houses import offer
+from tests.ops.agent.houses import offer
 
-from vertizo.network.agent.store import Standing, Store
+from vertizo.ops.agent.store import Standing, Store
 
 MEMBER = """\
 agent: {name: test, server: "127.0.0.1:1", certificates: certs, folder: north}
@@ -90,7 +90,7 @@ def test_a_job_says_what_it_waits_for_as_long_as_it_does(
 def test_what_cannot_be_done_is_one_line(
     refuses: Refuses, stores: dict[str, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vertizo.cli.jobs.AGENT_SECONDS", 0.0)  # to wait for an agent
+    monkeypatch.setattr("vertizo.ops.commands.jobs.AGENT_SECONDS", 0.0)  # to wait for an agent
     stores["bank"].add(offer("two"), "submitted")
     stores["bank"].move("two", "cancelled")
     (Path("job.yaml")).write_text("job: {kind: align, members: [north], table: people}")

@@ -119,7 +119,7 @@ def test_plan_refuses_wrong_numbers(vertizo: Vertizo, refuses: Refuses) -> None:
 def test_a_plan_of_many_steps_says_that_it_takes_long(
     vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vertizo.studies.planning.SLOW", 5)
+    monkeypatch.setattr("vertizo.lab.planning.SLOW", 5)
     secret = "--records 100 --clients 2 --epsilon 1 --delta 1e-5 --epochs 1 --batch 10"
     given = "privacy", "plan", *secret.split(), "--server", "poisson-dp-sgd", "--json", "--steps"
     some, many = vertizo(*given, "5"), vertizo(*given, "6")

@@ -15,8 +15,8 @@ from tests.refusals import refused
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data import keyed
 from vertizo.data.keyed import DatabaseTable, FileTable, keyed_table
+from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.prepared import raw_matrix
 
 FORM = CsvFormat()
 

@@ -13,8 +13,8 @@ import torch
 from tests.data.refusals import refused
 
 from vertizo.core.errors import DataError
+from vertizo.data.prepared import Preparation, raw_matrix
 from vertizo.data.tabular import frames
-from vertizo.data.tabular.prepared import Preparation, raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.models.losses import Classification, Regression, Task
 

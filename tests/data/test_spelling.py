@@ -20,13 +20,13 @@ from vertizo.core.randomness import Stream
 from vertizo.data.keyed import FileTable
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
+from vertizo.data.prepared import raw_matrix
 from vertizo.data.spelling import spelt
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import read
-from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
-from vertizo.data.weights import of_classes
-from vertizo.network.scoring.lookup import Lookup
+from vertizo.data.vertical import of_classes
+from vertizo.ops.scoring.lookup import Lookup
 from vertizo.run.experiment import Experiment
 from vertizo.run.prediction import Predictor
 

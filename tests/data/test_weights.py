@@ -16,10 +16,10 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data import party_table, weights
+from vertizo.data import party_table
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.data.vertical import VerticalData
+from vertizo.data.vertical import VerticalData, of_classes
 from vertizo.methods.choice import asking
 from vertizo.models.losses import Classification, ClassWeighted
 from vertizo.protocol.messages import Query
@@ -99,17 +99,17 @@ def test_bad_columns_are_refused(columns: dict[str, Any], words: str, tmp_path: 
 def test_weights_of_classes_are_scikit_learns() -> None:
     data = federations.data()
     counts = torch.bincount(data.labels["train"]).double()
-    found = weights.of_classes(DataConfig(class_weights="balanced"), data)
+    found = of_classes(DataConfig(class_weights="balanced"), data)
     assert found is not None
     assert torch.allclose(found.double(), 29 / (3 * counts))
     shares = {"0": 0.25, "1": 0.25, "2": 0.5}
-    public = weights.of_classes(DataConfig(class_weights="balanced", class_shares=shares), data)
+    public = of_classes(DataConfig(class_weights="balanced", class_shares=shares), data)
     assert public is not None
     assert public.tolist() == pytest.approx([4 / 3, 4 / 3, 2 / 3])
-    named = weights.of_classes(DataConfig(class_weights={"2": 5.0}), data)
+    named = of_classes(DataConfig(class_weights={"2": 5.0}), data)
     assert named is not None
     assert named.tolist() == [1.0, 1.0, 5.0]
-    assert weights.of_classes(DataConfig(), data) is None
+    assert of_classes(DataConfig(), data) is None
 
 
 @each(
@@ -169,6 +169,6 @@ def test_a_data_sets_own_names_of_classes_stay_as_they_are() -> None:
     data = prepare(DataConfig(parties=2, limit=60), Stream.from_seed(0))
     named = replace(data, task=Classification(2), class_names=("False", "1.0"))
     options = DataConfig(parties=2, class_weights={"False": 2.0, "1.0": 3.0})
-    assert weights.of_classes(options, named).tolist() == [2.0, 3.0]  # type: ignore[union-attr]
+    assert of_classes(options, named).tolist() == [2.0, 3.0]  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="has 'true', which is no class"):
-        weights.of_classes(DataConfig(parties=2, class_weights={"TRUE": 1.0}), named)
+        of_classes(DataConfig(parties=2, class_weights={"TRUE": 1.0}), named)

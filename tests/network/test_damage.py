@@ -12,8 +12,8 @@ import pytest
 from tests.damage import drawn, each_file, survey
 from tests.failing_disk import disk_below
 from tests.network.by_hand import write_tables
-from tests.network.scoring.parties import predicted
 from tests.network.test_disk_faults import outcome, run
+from tests.ops.scoring.parties import predicted
 
 JOURNAL = "run/checkpoints/journal-0.log"
 

@@ -14,13 +14,15 @@ import pytest
 from tests.lazy import Lazy
 from tests.rows import each
 
-from vertizo.cli.planning import plan
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import remarks
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
+from vertizo.lab import dossier
+from vertizo.lab.commands.planning import plan
+from vertizo.lab.report import statements
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
@@ -29,8 +31,6 @@ from vertizo.privacy.statement import Statement
 from vertizo.run import summary_figures
 from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import explain
-from vertizo.studies import dossier
-from vertizo.studies.report import statements
 
 stats = Lazy("scipy.stats")
 

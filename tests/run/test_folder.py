@@ -18,7 +18,7 @@ from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError, UserError
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.models.losses import Regression
 from vertizo.run import checkpoint
 from vertizo.run.folder import CLOSING, STUDIES, RunFolder

@@ -11,8 +11,8 @@ from tests import federations as fed
 from tests.rows import each
 from torch import Tensor
 
-from vertizo.attacks.audit.setting import Setting
 from vertizo.core.errors import ConfigError, MalformedError, OtherRoundError, UnknownPartyError
+from vertizo.lab.audit.setting import Setting
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query
 from vertizo.run.federation import Federation

@@ -15,10 +15,11 @@ from tests.rows import each
 from tests.run.estimators.test_estimator import PARTIES, X, Y
 
 import vertizo as vz
-from vertizo.attacks.settings import setting
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import Holding
+from vertizo.lab.attacks.settings import setting
+from vertizo.lab.tuning.search import Options, tune
 from vertizo.methods.one_shot import OneShot
 from vertizo.network import archive, frames
 from vertizo.network.frames import Done, Noted, Send
@@ -30,7 +31,6 @@ from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import FITTED, controls_of
 from vertizo.run.ledger_session import budget_for
 from vertizo.run.prediction import Predictor
-from vertizo.studies.tuning.search import Options, tune
 
 SMALL: dict[str, Any] = {"seed": 0, "data": {"name": "digits", "limit": 300, "test_limit": 100}}
 ONCE: dict[str, Any] = {**SMALL, "method": {"name": "one-shot"}}

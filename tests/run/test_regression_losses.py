@@ -11,7 +11,7 @@ from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.models.losses import Huber, Quantile, Regression
 from vertizo.party.closing_scores import closing_scores
 from vertizo.run.experiment import Experiment

@@ -15,12 +15,12 @@ from tests.rows import each
 from torch import Tensor
 
 from vertizo.config import schema as configuration
+from vertizo.lab import comparison
+from vertizo.lab.reproduction.runs import configure
 from vertizo.party.private_updates import SecretSgd
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.run.experiment import Experiment
 from vertizo.run.summary_figures import rows
-from vertizo.studies import comparison
-from vertizo.studies.reproduction.runs import configure
 
 PRIVATE: dict[str, Any] = {
     "privacy.mechanism": "gaussian",

@@ -17,7 +17,7 @@ import vertizo as vz
 from vertizo.config import schema
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.models.losses import MultiLabel
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -19,11 +19,7 @@ from rich.text import Text
 
 from vertizo.config.environment import settings_of
 from vertizo.core.errors import Interrupted
-from vertizo.core.notices import Alarm, Minutely, Throttle
-
-if TYPE_CHECKING:
-    from vertizo.cli.log import Level
-
+from vertizo.core.notices import Alarm, Level, Minutely, Throttle
 
 _alarms = Throttle()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import indent, wrap
 from typing import TYPE_CHECKING, Any
 
-from vertizo.core.errors import ConfigError
+from vertizo.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from vertizo.core.names import Encoding
@@ -28,10 +28,10 @@ def read(path: Path, delimiter: str | None, encoding: Encoding | None) -> tuple[
         ConfigError, DataError: one line that names the option, or the file.
     """
     from vertizo.data import options
+    from vertizo.data.tables import source_of
     from vertizo.data.tabular import frames
     from vertizo.data.tabular.csv_lines import CsvFormat, detected
     from vertizo.data.tabular.excel import is_workbook
-    from vertizo.data.tabular.tables import source_of
 
     try:
         separator = None if delimiter is None else options.delimiter(delimiter, "--delimiter")
@@ -103,7 +103,6 @@ def write(
     Raises:
         UserError: one line that says what is wrong; nothing is written.
     """
-    from vertizo.cli.init import write_new
     from vertizo.data.first_look import look, parties_of
 
     parties = parties_of(given)
@@ -152,3 +151,23 @@ def _trained(text: str, path: Path) -> int:
 
 def _listed(columns: Any) -> str:
     return ", ".join(map(repr, columns))
+
+
+def write_new(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write all files, or none; RunError where one is there already, or cannot be written."""
+    written = {folder / name: text for name, text in texts.items()}
+    for path in written:
+        if path.exists() or path.is_symlink():
+            raise RunError(f"{path} exists already, and is kept; name another folder")
+    begun: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in written.items():
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                begun.append(path)
+                file.write(text)
+    except OSError as error:
+        for path in begun:
+            with suppress(OSError):
+                path.unlink()
+        raise RunError(f"{folder} cannot be written to: {error.strerror}") from None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from vertizo.cli.options import argument, option
-from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.errors import ConfigError
 from vertizo.core.names import Encoding
 
 CONFIG_FILE, PRIVATE_FILE, TABLE_FILE = "config.yaml", "private.yaml", "customers.csv"
@@ -85,6 +83,7 @@ def init(
 
 
 def _example(folder: Path, customers: int | None, parties: bool) -> None:
+    from vertizo.cli.first_config import write_new
     from vertizo.data.example import CONFIG, PARTNERS, PRIVATE, RECORDS, table, trained
 
     if parties:
@@ -104,23 +103,3 @@ def _example(folder: Path, customers: int | None, parties: bool) -> None:
     plan = f"--records {trained(count)} --clients {len(PARTNERS)} --epsilon 1 --delta 1e-5"
     print(f"  vertizo privacy plan {plan}")
     print(f"  vertizo train {private}")
-
-
-def write_new(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write all files, or none; RunError where one is there already, or cannot be written."""
-    written = {folder / name: text for name, text in texts.items()}
-    for path in written:
-        if path.exists() or path.is_symlink():
-            raise RunError(f"{path} exists already, and is kept; name another folder")
-    begun: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in written.items():
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                begun.append(path)
-                file.write(text)
-    except OSError as error:
-        for path in begun:
-            with suppress(OSError):
-                path.unlink()
-        raise RunError(f"{folder} cannot be written to: {error.strerror}") from None

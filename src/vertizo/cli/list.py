@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vertizo.cli.console import print_list, say
 from vertizo.cli.options import argument
+from vertizo.core.wings import object_at, wings
 
-Kind = Literal["methods", "datasets", "models", "codecs", "mechanisms", "trackers", "attacks"]
+KINDS = ("methods", "datasets", "models", "codecs", "mechanisms", "trackers")
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[(*KINDS, *(kind for wing in wings() for kind in wing.lists))]
 MECHANISMS = {
     "none": "No noise: replies leave as they are, or cut to a limit.",
     "gaussian": "Noise on the server's replies; each record's part is cut to a limit before.",
@@ -63,11 +68,8 @@ def list(kind: Annotated[Kind, argument("What to list.")]) -> None:
 
 
 def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
-    if kind == "attacks":
-        from vertizo.attacks.choice import ATTACKS
-
-        for a in ATTACKS.values():
-            yield a.name, f"{a.paper}: {_doc(a)} Adversary: {a.adversary}."
+    if (added := next((w.lists[kind] for w in wings() if kind in w.lists), None)) is not None:
+        yield from object_at(added)()
         return
     from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
     from vertizo.data.datasets.catalog import CATALOG
@@ -80,7 +82,7 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
     if kind == "models":
         for name in {**CLIENT_MODELS, **models}:
             places = " and ".join(side for side, known in sides if name in known)
-            yield name, f"{_doc(models[name])} ({places})"
+            yield name, f"{first_words(models[name])} ({places})"
     elif kind == "methods":
         registry = choice.METHODS
         yield "auto", " ".join(AUTO.split())
@@ -98,12 +100,13 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
         yield from TRACKERS.items()
     elif kind == "codecs":
         registry = CODECS
-        yield from ((name, _doc(codec)) for name, codec in CODECS.items())
+        yield from ((name, first_words(codec)) for name, codec in CODECS.items())
     else:
         registry = CATALOG
         yield from ((name, entry.summary) for name, entry in CATALOG.items())
     yield from ((name, f"by {each.value}") for name, each in registry.offered().items())
 
 
-def _doc(option: type) -> str:
+def first_words(option: type) -> str:
+    """The first paragraph of a class's docstring, in a line."""
     return " ".join((option.__doc__ or "").split("\n\n")[0].split())

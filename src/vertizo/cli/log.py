@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vertizo.core import strict_json
-from vertizo.core.notices import Throttle
+from vertizo.core.notices import Level, Throttle
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Format = Literal["text", "json"]
-Level = Literal["info", "warning", "error"]
 
 
 class _State:

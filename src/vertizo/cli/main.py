@@ -11,7 +11,6 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
@@ -24,31 +23,18 @@ from vertizo.core.errors import ConfigError, Interrupted, UserError
 from vertizo.core.memory import ran_out
 from vertizo.core.suggestions import nearest, question
 from vertizo.core.version import VERSION
+from vertizo.core.wings import object_at, wings
 
 COMMANDS = {
     "init": "Write a configuration to begin with: of a small made-up table, or of your own.",
     "train": "Train one federation in this process and write a run folder.",
-    "compare": "Run several methods on the same data and print one table.",
-    "tune": "Search hyperparameters on validation records and report what all trials cost in "
-    "privacy.",
-    "worth": "Measure what each party adds: alone, without each, all together, all in one table.",
-    "reproduce": "Reproduce a table or figure of a paper and print it beside the published one.",
-    "report": "Write one HTML page about runs: curves, tables, clients, privacy, attacks.",
     "predict": "Predict new records, from a run folder or together with all parties over the "
     "network.",
     "export": "Write a run's trained models, a file for each party.",
-    "attack": "Attack runs and print what an adversary learns, beside a control.",
     "list": "List what you can choose, with one line about each.",
     "schema": "Print the JSON schema of a kind of file, for editors.",
     "privacy": "Plan, explain and measure what is protected.",
-    "privacy plan": "Compare mechanisms for an ε; with --epochs and --batch, the noise of replies.",
     "privacy explain": "Explain in plain words what a run protects and what it does not.",
-    "privacy dossier": "Write what a party signs about a run: what was sent, what is covered and "
-    "what is not.",
-    "privacy verify": "Check who signed a dossier, and that nothing in it was changed.",
-    "privacy intrinsic": 'Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee '
-    "nothing.",
-    "privacy audit": "Measure what clients can learn about a label, beside the accountant's bound.",
     "privacy ledger": "Manage the ledger that all runs on a set of records are charged to.",
     "privacy ledger create": "Create a ledger with a fixed budget for runs, or set a file apart "
     "for private labels.",
@@ -59,25 +45,20 @@ COMMANDS = {
     "align": "Find the records that all parties have and write this party's rows of them.",
     "serve": "Serve a job as the label holder, or continue it.",
     "join": "Join a job as a feature holder, or continue it.",
-    "score": "Score records online with a finished job's model, until it is stopped.",
-    "api-key": "Let somebody ask for scores: print a new key, and add its digest to the file of "
-    "callers.",
-    "agent": "Run a party's jobs with the other parties' agents, until it is stopped.",
-    "submit": "Submit a job, as the label holder, to this party's agent.",
-    "jobs": "List the jobs of this party's agent, or tell all about one.",
-    "cancel": "Take a job back, as the label holder; it ends at all parties.",
-    "approve": "Approve a job that waits for a person, as a member.",
-    "refuse": "Refuse a job, as a member, or leave one that runs; it ends at all parties.",
 }
-"""The commands and their lines in the list."""
-FILES = {
-    **dict.fromkeys(("compare", "tune", "reproduce"), "studies"),
-    **dict.fromkeys(("certs", "serve", "join"), "parties"),
-    "api-key": "score",
-    **dict.fromkeys(("submit", "jobs", "cancel", "approve", "refuse"), "jobs"),
-    "privacy plan": "planning",
-}
-"""Where a command is, if not in the file of its first word."""
+"""The core's commands and their lines in the list; `vertizo.core.wings` add theirs."""
+FILES = dict.fromkeys(("certs", "serve", "join"), "parties")
+"""Where a command of the core is, if not in the file of its first word."""
+GROUPS = {tuple(words.split()[:-1]) for words in COMMANDS} - {()}
+"""Commands that have others below them, and are none themselves."""
+
+
+def _home(words: tuple[str, ...]) -> str | None:
+    """The function of a command, as ``module:name``; None for none."""
+    if (joined := " ".join(words)) in COMMANDS:
+        first, *others = words
+        return f"vertizo.cli.{FILES.get(first, first)}:{'_'.join(others) or first}"
+    return next((w.commands[joined][1] for w in wings() if joined in w.commands), None)
 
 
 class LazyGroup(TyperGroup):
@@ -88,7 +69,8 @@ class LazyGroup(TyperGroup):
     @property
     def entries(self) -> dict[str, str]:
         """The commands and groups right below this one, and their lines."""
-        found = {tuple(words.split()): line for words, line in COMMANDS.items()}
+        added = {words: line for w in wings() for words, (line, _) in w.commands.items()}
+        found = {tuple(words.split()): line for words, line in (COMMANDS | added).items()}
         return {words[-1]: line for words, line in found.items() if words[:-1] == self.words}
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -97,24 +79,23 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command as click has it; None for an unknown name."""
-        line = self.entries.get(cmd_name)
-        if line is None:
-            return None
-        group = LazyGroup(name=cmd_name, help=line, rich_markup_mode=None)
-        group.words = (*self.words, cmd_name)
-        if group.entries:
+        words = (*self.words, cmd_name)
+        if words in GROUPS:
+            group = LazyGroup(name=cmd_name, help=COMMANDS[" ".join(words)], rich_markup_mode=None)
+            group.words = words
             return group
-        first, *others = group.words
-        file = FILES.get(" ".join(group.words), FILES.get(first, first))
-        module = import_module(f"vertizo.cli.{file}")
+        if (home := _home(words)) is None:
+            return None
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(cmd_name)(getattr(module, ("_".join(others) or first).replace("-", "_")))
+        app.command(cmd_name)(object_at(home))
         return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As click does, with a suggestion for a misspelt name."""
-        if args[0] not in self.entries and not ctx.resilient_parsing:
-            inside = (words for words in COMMANDS if words.split()[-1] == args[0])
+        words = (*self.words, args[0])
+        if words not in GROUPS and _home(words) is None and not ctx.resilient_parsing:
+            known = [*COMMANDS, *(words for wing in wings() for words in wing.commands)]
+            inside = (words for words in known if words.split()[-1] == args[0])
             deeper = question([f"vertizo {words}" for words in inside])
             hint = (deeper or nearest(args[0], list(self.entries))).lstrip("; ")
             raise ConfigError(f"no command {args[0]!r}; {hint or 'see --help'}")
@@ -196,7 +177,8 @@ def main() -> None:
             from vertizo.config.error_lines import right_for
 
             option, wrong = message.partition("'")[2].partition("'")[0], found()[0]
-            message = f"{option} is {wrong['input']!r}; it must be {right_for(wrong)}"
+            if wrong["type"] != "value_error":  # which is of Typer's own, and says all
+                message = f"{option} is {wrong['input']!r}; it must be {right_for(wrong)}"
         _end(f"{message.rstrip('.')}; see --help", 2)
 
 

@@ -26,17 +26,11 @@ def complete_methods(incomplete: str) -> list[str]:
     """Names of methods behind the last comma."""
     from vertizo.methods.choice import METHODS
 
-    return _behind_comma(incomplete, METHODS)
+    return behind_comma(incomplete, METHODS)
 
 
-def complete_attacks(incomplete: str) -> list[str]:
-    """Names of attacks behind the last comma."""
-    from vertizo.attacks.choice import ATTACKS
-
-    return _behind_comma(incomplete, ATTACKS)
-
-
-def _behind_comma(incomplete: str, names: Iterable[str]) -> list[str]:
+def behind_comma(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Names that may follow the last comma."""
     done, comma, _ = incomplete.rpartition(",")
     return [f"{done}{comma}{name}" for name in names if name not in done.split(",")]
 

@@ -19,6 +19,7 @@ from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import AsJson, PartyConfig, Settings, argument, option
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.wings import watched
 
 if TYPE_CHECKING:
     from vertizo.network.certificates import Credentials
@@ -90,9 +91,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     import torch
 
     from vertizo.core.memory import LARGE, keep_freed_memory
-    from vertizo.network.figures import ServedFigures
     from vertizo.network.serving import FederationService
-    from vertizo.network.watching import figures_at, health_at
     from vertizo.run.folder import RunFolder
 
     errors = log.errors()
@@ -101,11 +100,11 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     service = FederationService(config, lambda line: say(line, errors))
     serves = f"serves {served.name}"
     is_open = threading.Event()
-    health = health_at(served.health, lambda: is_open.is_set() and service.failure is None)
+    health = watched("health", served.health, lambda: is_open.is_set() and service.failure is None)
     with health, service, stop_requests() as stopped:
         with (
             listening(errors, serves, served, credentials, service, service.run) as net,
-            figures_at(served.metrics, ServedFigures(service, net, served.name, credentials.name)),
+            watched("served", served.metrics, service, net, served.name, credentials.name),
             live_bar(errors, served.name, FederationService.progress) as show,
         ):
             is_open.set()
@@ -179,9 +178,7 @@ def _joined(config: JoinConfig) -> Joined:
     from vertizo.core.memory import keep_freed_memory
     from vertizo.data import party_table
     from vertizo.network.client_folder import ClientFolder
-    from vertizo.network.figures import JoinedFigures
     from vertizo.network.joining import Joined, Member
-    from vertizo.network.watching import figures_at, health_at
 
     known = ClientFolder(config.federation.folder).finished()
     if known is not None:
@@ -194,17 +191,19 @@ def _joined(config: JoinConfig) -> Joined:
         closing(connect(options, errors)) as channel,
         live_bar(errors, options.name, _queries) as show,
         terminable(),
-        health_at(options.health, lambda: channel.is_connected),
+        watched("health", options.health, lambda: channel.is_connected),
     ):
+        latest: Progress | None = None
 
         def note(here: Progress) -> None:
-            figures.progress = here
+            nonlocal latest
+            latest = here
             if show is not None:
                 show(here)
 
         member = Member(config, channel, progress=note)
-        figures = JoinedFigures(member, channel, options.name, channel.credentials.name)
-        with figures_at(options.metrics, figures), member:
+        about = options.name, channel.credentials.name
+        with watched("joined", options.metrics, member, channel, *about, lambda: latest), member:
             say((f"note: {note}" for note in member.made.notes), errors)
             return member.run()
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vertizo.cli.options import argument
 from vertizo.core import strict_json
 from vertizo.core.names import AUTO
+from vertizo.core.wings import object_at, wings
 
-Kind = Literal["train", "serve", "join", "agent", "job", "study"]
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[("train", "serve", "join", *(kind for wing in wings() for kind in wing.schemas))]
 
 
 def schema(kind: Annotated[Kind, argument("What the file is for.")] = "train") -> None:
@@ -21,7 +25,7 @@ def made(kind: Kind) -> dict[str, Any]:
     if kind == "train":
         from vertizo.config.schema import ExperimentConfig
 
-        found = _generated(ExperimentConfig, "Vertizo configuration")
+        found = generated(ExperimentConfig, "Vertizo configuration")
         entry = {"type": "object", "description": "What is different for this method."}
         named = {"properties": {"name": {"const": AUTO}}, "additionalProperties": False}
         found["properties"]["method"]["oneOf"] += [
@@ -30,50 +34,17 @@ def made(kind: Kind) -> dict[str, Any]:
         ]
         found["properties"]["methods"] = {"type": "object", "additionalProperties": entry}
         return found
-    if kind == "study":
-        return _study()
-    if kind == "agent":
-        from vertizo.network.agent.options import LabelHolderAgent, MemberAgent
-
-        return _generated(LabelHolderAgent | MemberAgent, "An agent's configuration")
-    if kind == "job":
-        return _job()
+    if (added := next((w.schemas[kind] for w in wings() if kind in w.schemas), None)) is not None:
+        of_wing: dict[str, Any] = object_at(added)()
+        return of_wing
     from vertizo.network.options import JoinConfig, ServeConfig
 
     if kind == "serve":
-        return _generated(ServeConfig, "A label holder's configuration")
-    return _generated(JoinConfig, "A feature holder's configuration")
+        return generated(ServeConfig, "A label holder's configuration")
+    return generated(JoinConfig, "A feature holder's configuration")
 
 
-def _job() -> dict[str, Any]:
-    """A job's own section is checked; what is beside it is known once it is in an agent's hands."""
-    from vertizo.network.agent.job_file import JobOptions
-
-    found = _generated(JobOptions, "A job that is submitted")
-    meta = {key: found.pop(key) for key in ("$schema", "title")}
-    definitions = {"$defs": found.pop("$defs")} if "$defs" in found else {}
-    section = {"type": "object", "required": ["job"], "properties": {"job": found}}
-    return {**meta, **definitions, **section}
-
-
-def _study() -> dict[str, Any]:
-    from pydantic import Tag
-
-    from vertizo.core.options import chosen_by
-    from vertizo.studies.reproduction.study import KINDS
-
-    tagged = tuple(Annotated[options, Tag(kind)] for kind, options in KINDS.items())
-    study: Any = Annotated[Union[tagged], chosen_by("kind", "table")]  # noqa: UP007
-    found = _generated(study, "Vertizo study")
-    quick = {"type": "object", "description": "What its quick form changes."}
-    for option in set(KINDS.values()):
-        found["$defs"][option.__name__]["properties"]["quick"] = quick
-    # A study with a base says what is different, and nothing need be complete.
-    whole = {"oneOf": found.pop("oneOf")}
-    return {**found, "if": {"required": ["base"]}, "then": {"type": "object"}, "else": whole}
-
-
-def _generated(options: Any, title: str) -> dict[str, Any]:
+def generated(options: Any, title: str) -> dict[str, Any]:
     """The schema of a class of options, or of a choice between some."""
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema

@@ -84,7 +84,7 @@ def train(
     first = summaries[0]
     beside = summary_figures.beside_controls(first, summaries[1:]) if controls else None
     if beside and beside.endswith(summary_figures.NOT_PAID) and "instead" not in first:
-        from vertizo.studies import instead
+        from vertizo.run import instead
 
         first["instead"] = instead.advised(experiment.config, experiment.data(), first, _note)
         RunFolder(folder).write_summary(first)
@@ -147,9 +147,8 @@ def _all(
 def _run(
     experiment: Experiment, folder: Path, resume: bool, track: Sequence[str]
 ) -> dict[str, Any]:
-    from vertizo.run import live
+    from vertizo.run import live, references
     from vertizo.run.folder import RunFolder
-    from vertizo.studies.worth import pooled
 
     known = RunFolder(folder).summary() if resume else None
     if known is not None:
@@ -166,7 +165,7 @@ def _run(
         if not is_control:
             say((f"note: {note}" for note in training.federation.notes), errors)
         summary = training.run(resume=resume).summary
-    if not is_control and (found := pooled.references(experiment.config, experiment.data())):
+    if not is_control and (found := references.references(experiment.config, experiment.data())):
         summary |= {"references": found}
         RunFolder(folder).write_summary(summary)
     return summary

@@ -21,11 +21,9 @@ from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
-from vertizo.config.image_parts import check_image_parts
 from vertizo.config.links import Links, check_activation
 from vertizo.config.regularizer import L2Config
 from vertizo.config.server import ServerConfig
-from vertizo.config.several_labels import check_several_labels
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
@@ -40,11 +38,14 @@ from vertizo.data import weights
 from vertizo.data.options import DataConfig
 from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
-from vertizo.privacy.options import PrivacyConfig
+from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
+
+CUTS = {"width": ("sides",), "height": ("halves", "rows")}
+"""The splits whose parts follow each other along a side of an image."""
 
 
 class CodecsConfig(Options):
@@ -158,7 +159,7 @@ class ExperimentConfig(Options):
             )
         if not method.asks:
             self._uploads_once()
-        check_image_parts(self)
+        self._image_parts_fit()
         if self.simulation.activation is not None:
             check_activation(self)
         self._noise_fits()
@@ -171,7 +172,7 @@ class ExperimentConfig(Options):
             )
         self._codecs_fit()
         check_early_stopping(self)
-        check_several_labels(self)
+        self._one_label()
         check_all_used(self)
         return self
 
@@ -251,6 +252,49 @@ class ExperimentConfig(Options):
                 f"in noise, below which clients of a server with server.update {update!r} learn "
                 "next to nothing; use method 'tangent' or 'dpzv', server.model 'sum' with "
                 f"server.update 'none', or an epsilon of at least {learns:g}"
+            )
+
+    def _image_parts_fit(self) -> None:
+        """Refuse a `resnet18-rest` that would put an image together otherwise than it was cut.
+
+        Maps of other strips have as many numbers, so that nothing but the accuracy would show it.
+        """
+        model, data = self.server.model, self.data
+        if not isinstance(model, models.ResnetRestConfig):
+            return
+        if data.sizes:
+            raise ValueError(
+                f"data.sizes is {data.sizes} but server.model 'resnet18-rest' puts equal parts "
+                "together; leave data.sizes out"
+            )
+        fitting = CUTS.get(model.assemble)
+        if fitting is not None and data.split not in fitting:
+            given = "not set" if data.split is None else repr(data.split)
+            raise ValueError(
+                f"data.split is {given} but server.model.assemble {model.assemble!r} puts parts "
+                f"together along the {model.assemble}; set data.split to "
+                f"{' or '.join(map(repr, fitting))}, or assemble to what the split cuts"
+            )
+
+    def _one_label(self) -> None:
+        """Raise ValueError for what is about classes, of which a record has one."""
+        if not self.data.has_several_labels:
+            return
+        head, mechanism = self.server.final_head, self.privacy.mechanism
+        if head not in ("private", "refit", "auto"):
+            raise ValueError(
+                f"server.final_head is {head!r} but data.label is a list; a head for several "
+                "labels is 'refit'"
+            )
+        if mechanism in ON_LABELS:
+            raise ValueError(
+                f"privacy.mechanism is {mechanism!r}, which exchanges one class for another, but "
+                "data.label is a list; use 'gaussian'"
+            )
+        if self.method.name == "label-statistic":
+            raise ValueError(
+                "method is 'label-statistic', which is for classes, but data.label is a list; use "
+                "'tangent'"
             )
 
     def _padding_survives(self) -> None:

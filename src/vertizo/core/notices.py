@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Level = Literal["info", "warning", "error"]
 
 
 def counted(number: int, what: str) -> str:

@@ -22,8 +22,7 @@ from vertizo.core import digests
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.spelling import in_seconds, whole
 from vertizo.data.tabular import frames
-from vertizo.data.tabular.column_checks import rows_in_words
-from vertizo.data.tabular.columns import unlike
+from vertizo.data.tabular.columns import rows_in_words, unlike
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import Place, row
 

@@ -11,8 +11,16 @@ from vertizo.core.suggestions import nearest
 from vertizo.data.alignment import keys_of
 from vertizo.data.labels import labels_of
 from vertizo.data.spelling import decimal
-from vertizo.data.tabular.column_checks import ROW_NAMES, is_dates, names_rows, useless_columns
-from vertizo.data.tabular.columns import Source, dates_of, matrices, unlike
+from vertizo.data.tabular.columns import (
+    ROW_NAMES,
+    Source,
+    dates_of,
+    is_dates,
+    matrices,
+    names_rows,
+    unlike,
+    useless_columns,
+)
 
 MANY = 6
 """Features from which on a guess has three parties."""

@@ -12,8 +12,18 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data import spelling
-from vertizo.data.tabular.column_checks import LABEL, check_dates, check_text, rows_in_words
-from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
+from vertizo.data.tabular.columns import (
+    LABEL,
+    Source,
+    all_numbers,
+    check_dates,
+    check_text,
+    codes,
+    in_order,
+    numbers,
+    rows_in_words,
+    texts,
+)
 from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
 
 MOST_CLASSES = 20

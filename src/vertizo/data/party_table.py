@@ -35,12 +35,11 @@ from vertizo.data.choosing import (
 from vertizo.data.labels import labels_of
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
-from vertizo.data.tabular.column_checks import notes
-from vertizo.data.tabular.columns import Source, check_known, dates_of, matrices, moments
+from vertizo.data.prepared import Preparation
+from vertizo.data.tables import source_of
+from vertizo.data.tabular.columns import Source, check_known, dates_of, matrices, moments, notes
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
-from vertizo.data.tabular.tables import source_of
 from vertizo.data.vertical import Holding, VerticalData, hold, learned_task
 from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Regression

@@ -11,12 +11,11 @@ import torch
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.data import vertical
+from vertizo.data import tables, vertical
 from vertizo.data.alignment import contents_of, hashed, likeness_of
 from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.splits import describe
-from vertizo.data.tabular import tables
 from vertizo.data.tabular.columns import Source
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification

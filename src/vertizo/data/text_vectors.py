@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vertizo.core import digests
 from vertizo.core.errors import DataError
-from vertizo.data.datasets import files
+from vertizo.data import files
 from vertizo.models import text
 from vertizo.protocol.messages import Purpose
 

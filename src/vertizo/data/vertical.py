@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from vertizo.data.choosing import choose, criterion_of
 from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.prepared import Preparation
 from vertizo.data.splits import SPLITS, describe, nearest, pieces
-from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.data.text_vectors import encoded_parts
 from vertizo.models.losses import Classification, MultiLabel, Regression, Task
@@ -316,3 +317,40 @@ def _with_positive(
             f"it must be {names[0]!r} or {names[1]!r}"
         )
     return Classification(2, names.index(wanted))
+
+
+def of_classes(options: Any, data: VerticalData) -> Tensor | None:
+    """Weights of the classes, float32 [classes]; None where all are alike.
+
+    Balanced ones are ``1 / (k · share)``, as scikit-learn has them. ConfigError for a class that
+    there is not, or a share that is missing.
+    """
+    given, shares = options.class_weights, options.class_shares
+    if given is None:
+        return None
+    if not isinstance(data.task, Classification):
+        raise ConfigError(f"data.class_weights is set but {data.name} is a regression")
+    names = data.class_names or tuple(map(str, range(data.task.outputs)))
+    if given != "balanced":
+        given = _by_class("class_weights", given, names)
+        return torch.tensor([given.get(name, 1.0) for name in names])
+    if shares is None:
+        counts = torch.bincount(data.labels["train"], minlength=len(names)).double()
+        found = len(data.labels["train"]) / (len(names) * counts.clamp(min=1))
+        return found.float()
+    shares = _by_class("class_shares", shares, names)
+    missing = next((name for name in names if name not in shares), None)
+    if missing is not None:
+        raise ConfigError(f"data.class_shares has no share of the class {missing!r}")
+    return torch.tensor([1 / (len(names) * shares[name]) for name in names])
+
+
+def _by_class(key: str, given: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """What is given for each class, by its name among ``names``; ConfigError for no class."""
+    found = spelling.names(given, f"data.{key}", names)
+    given = dict(zip(found, given.values(), strict=True))
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is not None:
+        hint = nearest(unknown, names) or f"; they are {', '.join(map(repr, names))}"
+        raise ConfigError(f"data.{key} has {unknown!r}, which is no class{hint}")
+    return given

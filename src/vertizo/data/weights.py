@@ -6,21 +6,18 @@ holder, like its label. Nothing is divided by a sum of weights, which would depe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vertizo.core.deferred import torch
-from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.suggestions import nearest
-from vertizo.data import spelling
+from vertizo.core.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vertizo.data.tabular.columns import Source
-    from vertizo.data.vertical import VerticalData
 
 ROUNDING = 1e-3
 """By how much shares of classes may miss 1 together."""
@@ -70,45 +67,6 @@ def check_public(options: Any, mechanism: str) -> None:
             f"data.weight is {options.weight!r} but privacy.mechanism is {mechanism!r}, whose "
             "replies carry no noise: they would tell of each record's weight; use 'gaussian'"
         )
-
-
-def of_classes(options: Any, data: VerticalData) -> Tensor | None:
-    """Weights of the classes, float32 [classes]; None where all are alike.
-
-    Balanced ones are ``1 / (k · share)``, as scikit-learn has them. ConfigError for a class that
-    there is not, or a share that is missing.
-    """
-    from vertizo.models.losses import Classification
-
-    given, shares = options.class_weights, options.class_shares
-    if given is None:
-        return None
-    if not isinstance(data.task, Classification):
-        raise ConfigError(f"data.class_weights is set but {data.name} is a regression")
-    names = data.class_names or tuple(map(str, range(data.task.outputs)))
-    if given != "balanced":
-        given = _by_class("class_weights", given, names)
-        return torch.tensor([given.get(name, 1.0) for name in names])
-    if shares is None:
-        counts = torch.bincount(data.labels["train"], minlength=len(names)).double()
-        found = len(data.labels["train"]) / (len(names) * counts.clamp(min=1))
-        return found.float()
-    shares = _by_class("class_shares", shares, names)
-    missing = next((name for name in names if name not in shares), None)
-    if missing is not None:
-        raise ConfigError(f"data.class_shares has no share of the class {missing!r}")
-    return torch.tensor([1 / (len(names) * shares[name]) for name in names])
-
-
-def _by_class(key: str, given: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """What is given for each class, by its name among ``names``; ConfigError for no class."""
-    found = spelling.names(given, f"data.{key}", names)
-    given = dict(zip(found, given.values(), strict=True))
-    unknown = next((name for name in given if name not in names), None)
-    if unknown is not None:
-        hint = nearest(unknown, names) or f"; they are {', '.join(map(repr, names))}"
-        raise ConfigError(f"data.{key} has {unknown!r}, which is no class{hint}")
-    return given
 
 
 def of_labels(labels: Tensor, classes: Tensor | None, records: Tensor | None) -> Tensor | None:

@@ -17,11 +17,10 @@ from vertizo.core.names import Head
 from vertizo.core.notices import Alarm
 from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
+from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular import frames as files
-from vertizo.data.tabular.column_checks import unknown
-from vertizo.data.tabular.columns import Source
+from vertizo.data.tabular.columns import Source, unknown
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.network import frames
 from vertizo.network.finished import LabelHolderModel, MemberModel, terms_of

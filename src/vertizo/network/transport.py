@@ -1,6 +1,6 @@
 """All that a network is to the parties: a member asks with bytes and is answered with bytes.
 
-What carries the bytes (`vertizo.network.grpc`, `vertizo.network.flare.job`) vouches for who asks
+What carries the bytes (`vertizo.network.grpc`, `vertizo.ops.flare.job`) vouches for who asks
 and knows nothing of what is said. Every ask may be made again, byte for byte, as often as need be,
 after a cut connection or a restart of either side: a service answers it anew and does nothing
 twice. So a channel's whole duty is to repeat an ask until there is an answer.

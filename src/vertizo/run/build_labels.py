@@ -13,8 +13,7 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.data.vertical import VerticalData
-from vertizo.data.weights import of_classes
+from vertizo.data.vertical import VerticalData, of_classes
 from vertizo.models.losses import Classification, Flipped, Task
 from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.discrete_gaussian import RandomBytes

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from vertizo.config.idle_keys import heads_of
 from vertizo.config.schema import ExperimentConfig
-from vertizo.config.several_labels import check_sums
 from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import HeadName
 from vertizo.core.randomness import Stream
 from vertizo.data import weights
-from vertizo.data.vertical import VerticalData
+from vertizo.data.vertical import VerticalData, of_classes
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model
 from vertizo.models.losses import Classification, ClassWeighted, MultiLabel, Regression, Task
 from vertizo.party.batches import Batches
@@ -71,7 +70,7 @@ def make_server(
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
     check_persons(config, data)
-    check_sums(config, data.task.outputs, dims)
+    _check_sums(config, data.task.outputs, dims)
     _check_goal(config, data)
     own, encoded = _own_columns(config, data)
     notes = (SUM_ALONE,) if own and not options.reads_own else ()
@@ -105,7 +104,7 @@ def make_server(
     orders = [known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
-    classes = weights.of_classes(config.data, data)
+    classes = of_classes(config.data, data)
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
     private, plan = protection.labels, protection.plan()
     side = ServerSide(
@@ -224,6 +223,19 @@ def _final_head(
     if kind == "private":
         return None
     return Chosen({each: made(each) for each in heads_of(config)}) if kind == "auto" else made(kind)
+
+
+def _check_sums(config: ExperimentConfig, labels: int, dims: Sequence[int]) -> None:
+    """Raise ConfigError for embeddings that are no logits of the labels, where a server sums."""
+    if config.server.reads_own or not config.data.has_several_labels:
+        return
+    for client, dim in enumerate(dims):
+        if dim != labels:
+            raise ConfigError(
+                f"server.model is 'sum', which adds up logits of {labels} labels, but client.model "
+                f"gives embeddings of {dim} numbers at client {client}; set client.model.outputs "
+                f"to {labels}, or server.model to 'mlp'"
+            )
 
 
 def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:

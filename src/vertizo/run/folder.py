@@ -30,7 +30,7 @@ from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import digests, strict_json, system
 from vertizo.core.errors import DataError, RunError
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.run import checkpoint, provenance
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")

@@ -26,8 +26,8 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import DataError, RefusedError, RunError
 from vertizo.core.names import PRIVATE, Head
+from vertizo.data.prepared import Preparation
 from vertizo.data.tabular.frames import Place, row
-from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.base import State
 from vertizo.models.losses import blank_labels

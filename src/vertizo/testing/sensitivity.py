@@ -2,7 +2,7 @@
 
 What is held is a release before its noise, of two batches that differ in one record: large and
 nearly constant rows (a normalisation divides by what rounding left of their spread), subnormal
-ones, ones that cancel, weights of any size (`vertizo.attacks.audit.rows`). The search climbs: it
+ones, ones that cancel, weights of any size (`vertizo.testing.hard_rows`). The search climbs: it
 keeps what moved a release furthest and varies it.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.attacks.audit.rows import Rows
 from vertizo.models.losses import Classification, MultiLabel, Task
 from vertizo.party.server_model import ServerSide
 from vertizo.protocol.messages import Query
 from vertizo.testing import federations
 from vertizo.testing.demands import demand
+from vertizo.testing.hard_rows import Rows
 from vertizo.testing.subject import Subject
 
 LARGEST = 1e6

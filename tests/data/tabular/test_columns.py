@@ -13,10 +13,9 @@ from vertizo.core.errors import DataError
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
 from vertizo.data.party_table import Choice, OwnTable
-from vertizo.data.tabular.column_checks import check_text, notes
-from vertizo.data.tabular.columns import Source, matrices, numbers
+from vertizo.data.tables import source_of
+from vertizo.data.tabular.columns import Source, check_text, matrices, notes, numbers
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.tables import source_of
 
 WIDE_SEVEN = "\uff17"
 

@@ -20,7 +20,7 @@ from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
 from vertizo.data.party_table import Choice, features
 from vertizo.data.prepare import prepare
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.data.vertical import VerticalData
 
 START = datetime(2019, 12, 30)  # a Monday

@@ -16,9 +16,9 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
+from vertizo.data.tables import Source, pool
 from vertizo.data.tabular import preprocessing
 from vertizo.data.tabular.preprocessing import Preprocessing
-from vertizo.data.tabular.tables import Source, pool
 from vertizo.data.vertical import VerticalData
 
 NAN = float("nan")

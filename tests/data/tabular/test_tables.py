@@ -19,7 +19,7 @@ from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepare import prepare
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification, Regression
 

@@ -15,8 +15,8 @@ import torch
 
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.tables import pool
 from vertizo.data.tabular.columns import Source
-from vertizo.data.tabular.tables import pool
 from vertizo.models.losses import Classification
 
 

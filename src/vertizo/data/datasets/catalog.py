@@ -159,7 +159,7 @@ CATALOG: Registry[Entry] = Registry(
         ),
         "table": Entry(
             "a CSV, Excel or Parquet file of your own: data.path, data.label, data.columns",
-            "tabular.tables:load",
+            "tables:load",
             needs_files=False,
             own_test=False,
         ),

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vertizo.core.errors import DataError
-from vertizo.data.datasets import files
+from vertizo.data import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.tables import pool
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.data.tabular.tables import pool
 
 if TYPE_CHECKING:
     import polars as pl

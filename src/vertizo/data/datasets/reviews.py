@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError
+from vertizo.data import files
 from vertizo.data.choosing import AT_RANDOM, Criterion, set_apart
-from vertizo.data.datasets import files, tokens
+from vertizo.data.datasets import tokens
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification

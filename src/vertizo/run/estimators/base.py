@@ -24,7 +24,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.core.names import Head
 from vertizo.data.prepare import prepare_frame
-from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.prepared import Preparation
 from vertizo.methods.base import Method
 from vertizo.run import html_form, live, summary_figures
 from vertizo.run.build_privacy import record_choice

@@ -1,0 +1,53 @@
+"""Import paths of the version before, which still work, with a warning."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+
+FORMER = {
+    "vertizo.studies": "vertizo.lab",
+    "vertizo.attacks.audit": "vertizo.lab.audit",
+    "vertizo.attacks": "vertizo.lab.attacks",
+    "vertizo.network.agent": "vertizo.ops.agent",
+    "vertizo.network.scoring": "vertizo.ops.scoring",
+    "vertizo.network.flare": "vertizo.ops.flare",
+}
+
+
+class _Alias(Loader):
+    """Gives the module of a new name for the one of a former name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._name)
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own  # which the import has replaced by that of the former name
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        for former, new in FORMER.items() if fullname.startswith("vertizo.") else ():
+            if fullname == former or fullname.startswith(f"{former}."):
+                name = new + fullname.removeprefix(former)
+                warnings.warn(f"{fullname} is {name} now", DeprecationWarning, stacklevel=2)
+                return spec_from_loader(fullname, _Alias(name))
+        return None
+
+
+def install() -> None:
+    """Let former paths be imported from now on."""
+    sys.meta_path.insert(0, _Finder())  # or else what is below one is found there once more

@@ -1,0 +1,230 @@
+"""Tables with columns of numbers and of categories: from frames to a raw `Pooled`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.alignment import contents_of, known_keys, likeness_of
+from vertizo.data.alignment import remarks as identifier_remarks
+from vertizo.data.choosing import criterion_of, set_apart
+from vertizo.data.labels import TaskName, labels_of
+from vertizo.data.labels import notes as label_notes
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
+from vertizo.data.spelling import names
+from vertizo.data.tabular import frames
+from vertizo.data.tabular.columns import (
+    Source,
+    check_known,
+    dates_of,
+    in_order,
+    matrices,
+    moments,
+    notes,
+    texts,
+    unknown,
+)
+from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.data.weights import of_records, persons
+from vertizo.models.losses import Regression
+
+__all__ = ["Source", "load", "own", "pool", "source_of"]
+
+
+def source_of(path: Path, form: CsvFormat) -> Source:
+    """A file as a table; DataError as of `vertizo.data.tabular.frames.read`."""
+    return Source(str(path), frames.read(path, form), frames.place_in(path, form))
+
+
+def load(_: Path | None, options: DataConfig) -> Pooled:
+    """The files of ``data.path`` and ``data.test_path``.
+
+    Raises:
+        ConfigError, DataError: one line with the file or key, the column and what would be right.
+    """
+    if options.path is None or not options.label_columns:
+        raise ConfigError("data.name is 'table', which needs data.path and data.label")
+    files, form = (options.path, options.test_path), CsvFormat.of(options)
+    train, test = (None if path is None else source_of(path, form) for path in files)
+    assert train is not None, "it has a path"
+    pooled = own(options.path.stem, train, test, options)
+    kept = pooled.kept
+    keys, contents = (partial(_of_training, texts, options, kept) for texts in (_keys, _contents))
+    likeness = partial(_likeness, options, kept)
+    return replace(pooled, keys=keys, contents=contents, likeness=likeness)
+
+
+def _likeness(options: DataConfig, kept: Tensor | None) -> list[list[str]]:
+    """Of the training records' columns, but for what names them, their labels and weights."""
+    assert options.path is not None, "a table has a path"
+    frame = source_of(options.path, CsvFormat.of(options)).frame
+    some = frame if kept is None else frame[kept.tolist()]
+    return likeness_of(some, [*options.label_columns, options.id, options.person, options.weight])
+
+
+def _of_training(
+    texts: Callable[[Source, str | None], list[str]], options: DataConfig, kept: Tensor | None
+) -> list[str]:
+    """A text for each training record, of the file read again: only a run with a ledger has to."""
+    assert options.path is not None, "a table has a path"
+    rows = texts(source_of(options.path, CsvFormat.of(options)), options.id)
+    return rows if kept is None else [rows[place] for place in kept.tolist()]
+
+
+def _keys(table: Source, id_: str | None) -> list[str]:
+    """What tells records from others: their identifiers, else all their values.
+
+    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
+    """
+    known: list[str | None] = [None] * table.frame.height
+    if id_ is not None:
+        known = known_keys(table.frame, id_, table.name)
+    rows = zip(known, table.frame.iter_rows(), strict=True)
+    return [key or "\0".join(map(repr, values)) for key, values in rows]
+
+
+def _contents(table: Source, _: str | None) -> list[str]:
+    return contents_of(table.frame)
+
+
+def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
+    """A table of the user's own: ``data.label`` names the column to predict; else as of `pool`."""
+    if options.label is None:
+        raise ConfigError(f"data.name is {options.name!r}, which needs data.label")
+    task = options.task if options.label_range is None else "regression"
+    classes = options.classes
+    label = tuple(options.label) if isinstance(options.label, list) else options.label
+    pooled = pool(name, train, test, label=label, options=options, task=task, classes=classes)
+    classified = not isinstance(pooled.task, Regression)
+    return replace(pooled, fitted_labels=classified and options.classes is None)
+
+
+def pool(
+    name: str,
+    train: Source,
+    test: Source | None,
+    *,
+    label: str | tuple[str, ...],
+    options: DataConfig,
+    task: TaskName | None = None,
+    classes: Sequence[str] | None = None,
+    categorical: Sequence[str] = (),
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Pooled:
+    """A raw table, to be prepared by every party once it is cut.
+
+    Text is a column of categories, and so is what ``categorical``, data.categorical or
+    data.categories name; all else is numbers. Where there is no test frame, a share of the rows is
+    set apart.
+
+    Args:
+        name: of the data set.
+        train, test: rows; the latter may have more columns, and in another order.
+        label: the column to predict, or several.
+        options: heeds drop, categorical, categories, test, stratify and time.
+        task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
+            numbers are classes.
+        classes: None for those that occur.
+        categorical: columns of numbers that are categories.
+        groups: the natural parties.
+
+    Raises:
+        ConfigError, DataError: one line with the file or key, the column and what would be right.
+    """
+    predicted = (label,) if isinstance(label, str) else label
+    _check_names(train, predicted, options)
+    held = _held(train, options)
+    listed = {column for own in (options.columns or {}).values() for column in own}
+    time = None if options.time in listed else options.time
+    no_features = (*predicted, options.id, options.weight, options.person, time, *options.drop)
+    columns = [c for c in held if c not in no_features]
+    if not columns:
+        raise DataError(
+            f"{train.name} has no column but {', '.join(map(repr, predicted))} and what data.drop "
+            "leaves out"
+        )
+    if test is None and train.frame.height < 2:
+        raise DataError(f"{train.name} has 1 row; it takes one to train on and one to test on")
+    sources = [train] if test is None else [train, test]
+    forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
+    dates = dates_of(train, columns, forced)
+    features, levels = matrices(sources, columns, forced, options.ranges, dates)
+    remarks = notes(train, columns, levels, options.id, forced)
+    for column in dict.fromkeys(filter(None, (options.id, options.person))):
+        remarks += identifier_remarks(train.frame, column, train.name)
+    if test is not None:
+        seen = {
+            column: in_order(texts(train, column).drop_nulls().unique().to_list())
+            for column in levels
+        }
+        public = {c: names(own, f"data.categories.{c}") for c, own in options.categories.items()}
+        known = {column: public.get(column, seen[column]) for column in levels}
+        remarks += unknown(test, known, columns, dates).values()
+    bounds = options.label_range
+    learned, labels, class_names = labels_of(sources, label, task, classes, bounds)
+    if isinstance(label, str) and (task is None or class_names is not None):
+        remarks += label_notes(train, label, class_names)  # nobody wonders at what was asked for
+    # The natural parties with the columns that were not dropped; who has none is left out.
+    kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
+    left = {party: own for party, own in kept.items() if own}
+    counts, times = of_records(train, options.weight), moments(train, options.time)
+    people, rows = persons(train, options.person, options.id), None
+    if test is None:
+        by = criterion_of(options, name, learned, labels[0], times)
+        ids = set_apart(len(features[0]), options.test, by)
+        rows = ids[0]
+        counts, people, times = (x if x is None else x[rows] for x in (counts, people, times))
+        features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
+    return Pooled(
+        name=name,
+        train=features[0],
+        train_labels=labels[0],
+        test=features[1],
+        test_labels=labels[1],
+        task=learned,
+        label=label,
+        columns=tuple(columns),
+        groups=groups if groups is None else left,
+        levels=levels,
+        dates=tuple(dates),
+        class_names=class_names,
+        notes=tuple(remarks),
+        kept=rows,
+        times=times,
+        weights=counts,
+        persons=people,
+    )
+
+
+def _held(train: Source, options: DataConfig) -> list[str]:
+    """The columns that some party holds; the others may be anything."""
+    there = train.frame.columns
+    if options.columns is None:
+        return list(there)
+    held = {column for own in options.columns.values() for column in own}
+    named = {*options.drop, *options.categorical, *options.ranges, *options.categories}
+    return [column for column in there if column in held | named]
+
+
+def _check_names(train: Source, label: Sequence[str], options: DataConfig) -> None:
+    """Refuse columns that are not there."""
+    wanted: list[tuple[str, Iterable[str]]] = [
+        ("label names", label),
+        *(
+            (f"{key} names", [column])
+            for key in ("id", "weight", "person", "time")
+            if (column := getattr(options, key)) is not None
+        ),
+        *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),
+        ("drop names", options.drop),
+        ("categorical names", options.categorical),
+        ("ranges names", options.ranges),
+        ("categories names", options.categories),
+    ]
+    check_known(train, [(key, column) for key, columns in wanted for column in columns])

@@ -1,0 +1,215 @@
+"""Where attacks take place: a federation is trained, and adversaries are made of what they saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
+from vertizo.lab.attacks.adversaries import (
+    CuriousClient,
+    CuriousServer,
+    Eavesdropper,
+    Public,
+    ReleasedModel,
+)
+from vertizo.lab.attacks.intruders import Intruder
+from vertizo.lab.attacks.scores import Promise
+from vertizo.lab.attacks.transcript import Exchange, Reader, Transcript
+from vertizo.methods.base import ClientPair
+from vertizo.models.base import Model
+from vertizo.party.batches import Batches
+from vertizo.party.client import ClientParty
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Query
+from vertizo.run.build_models import client_model
+from vertizo.run.data_defaults import complete
+from vertizo.run.federation import Federation, build
+from vertizo.run.loop import Training
+from vertizo.run.simulator import Way
+
+CURIOUS = 0
+"""The client that attacks, where one does."""
+
+
+@dataclass
+class Watched:
+    """The server's side of the curious client's queries, by query number."""
+
+    parameters: dict[int, Tensor] = field(default_factory=dict)
+    """w_0 [d_0] when the query arrived."""
+    rows: dict[int, Tensor] = field(default_factory=dict)
+    """The table's rows that it was answered from, [batch, Σ d_h]: for scoring."""
+
+    def note(self, config: ExperimentConfig, there: Federation, way: Way, most: int | None) -> None:
+        """What the server has as the client's query arrives, and once it is answered.
+
+        No more than the last ``most`` queries are kept.
+        """
+        party, side = there.clients[CURIOUS], there.server.side
+        number = party.answered
+        if way == "up":
+            self.parameters[number] = side.model.parameters.clone()
+            if most is not None:
+                for kept in (self.parameters, self.rows):
+                    for old in [n for n in kept if n <= number - most]:
+                        del kept[old]
+        elif number in self.parameters:  # else it is the announcement of the next round
+            message = wire.decode(party.ask(), config.codecs.up)  # the open query, once more
+            assert isinstance(message, Query)
+            self.rows[number] = side.table.values[message.ids]
+
+
+@dataclass
+class Arena:
+    """A trained federation and the frames that were seen."""
+
+    config: ExperimentConfig
+    data: VerticalData
+    federation: Federation
+    transcript: Transcript
+    watched: Watched
+    """What the server had at the curious client's last queries, if that was asked for."""
+
+    @property
+    def promise(self) -> Promise | None:
+        """What the run's guarantee for labels allows, exact or simulated; None without one."""
+        statement = self.federation.statement()
+        if not statement.is_bounded or statement.label_advantage is None:
+            return None
+        # Secret steps have no equivalent μ, and the law of private labels is not that of a reply.
+        mechanism = self.config.privacy.mechanism
+        mu = statement.mu if statement.secret_steps is None and mechanism == "gaussian" else None
+        return Promise(statement.label_advantage, mu, mechanism == "teacher")
+
+    def public(self) -> Public:
+        """What everybody knows."""
+        return public(self.config, self.data, self.federation)
+
+    def _exchanges(self, client: int | None = None) -> list[Exchange]:
+        reader = Reader.of(self.config, self.data.records)
+        return reader.exchanges(self.transcript, client)
+
+    def eavesdropper(self) -> Eavesdropper:
+        """Somebody on the wire."""
+        return Eavesdropper(self.public(), self._exchanges())
+
+    def client(self, index: int = CURIOUS) -> CuriousClient:
+        """One of the clients."""
+        return CuriousClient(
+            public=self.public(),
+            index=index,
+            features=self.data.features[index]["train"],
+            exchanges=self._exchanges(index),
+            model=self.federation.models[index],
+            shared=Stream.from_seed(self.config.seed).child("shared", index),
+        )
+
+    def server(self, known: Mapping[int, Tensor]) -> CuriousServer:
+        """The server, and who knows some records' features at some clients."""
+        return CuriousServer(
+            public=self.public(),
+            exchanges=self._exchanges(),
+            labels=self.data.labels["train"],
+            known=known,
+            known_features={m: self.columns(m)[ids] for m, ids in known.items()},
+        )
+
+    def fresh(self, client: int, stream: Stream) -> Model:
+        """A model as the client's, with first parameters of the attacker's own."""
+        shape, cardinalities = self.data.shape(client), self.data.cardinalities
+        codes = cardinalities[client] if cardinalities else ()
+        return client_model(
+            self.config.of_party(self.data.parties[client]).client.model, shape, stream, codes
+        )
+
+    def columns(self, client: int) -> Tensor:
+        """A client's training features as rows of float32, [D, columns]."""
+        return self.data.features[client]["train"].flatten(1).to(torch.float32)
+
+    def released(self, population: Tensor) -> ReleasedModel:
+        """Whoever is given the trained model, and has some test records ``population`` [rows]."""
+        features = [own["test"][population] for own in self.data.features]
+        return ReleasedModel(self.logits, features, self.data.labels["test"][population])
+
+    def logits(self, features: Sequence[Tensor]) -> Tensor:
+        """The joint model's logits for all parties' features of some records."""
+        parts = [m(x) for m, x in zip(self.federation.models, features, strict=True)]
+        side = self.federation.server.side
+        return side.model.logits(side.table.combine(torch.cat(parts, 1)))
+
+
+def public(config: ExperimentConfig, data: VerticalData, federation: Federation) -> Public:
+    """What everybody knows of a configured federation."""
+    noised, told = config.privacy.mechanism == "gaussian", federation.statement()
+    return Public(
+        method=config.method,
+        batch_size=config.batch_size,
+        records=data.records,
+        outputs=data.task.outputs,
+        dims=tuple(federation.server.side.table.dims),
+        server_model=config.server.model,
+        join=config.server.join,
+        embedding_bound=config.server.embedding_bound,
+        clip=config.privacy.clip if noised else None,
+        noise_std=told.noise_std if noised else None,
+    )
+
+
+def train(
+    config: ExperimentConfig,
+    data: VerticalData,
+    *,
+    intruder: Callable[[Public, Batches], Intruder] | None = None,
+    latest: int | None = None,
+    watch_server: bool = False,
+) -> Arena:
+    """Train a federation to the end with every frame recorded.
+
+    Args:
+        config: as for `Experiment`; runs in memory.
+        data: cut between the parties.
+        intruder: takes the place of client `CURIOUS`, whose order of records it is told; None for
+            honest clients only.
+        latest: keep the last so many queries of each client; None for all.
+        watch_server: also note what the server has at the last queries of client `CURIOUS`.
+
+    Raises:
+        ConfigError: the configuration does not fit the data.
+        RunError: training diverged.
+    """
+    torch.set_num_threads(config.threads)
+    codecs = config.codecs.model_copy(update={"ids": "sent"})  # no secret either way, and readable
+    config = complete(config.model_copy(update={"codecs": codecs}), data)
+    transcript = Transcript(None if config.codecs.feedback in ("up", "both") else latest)
+    watched = Watched()
+    federation: Federation
+
+    def observe(time: float, way: Way, client: int, frame: bytes) -> None:
+        transcript(time, way, client, frame)
+        if watch_server and client == CURIOUS:
+            watched.note(config, federation, way, latest)
+
+    federation = build(config, data, observer=observe)
+    if intruder is not None:
+        known, replaced = public(config, data, federation), federation.clients[CURIOUS]
+        sends = intruder(known, replaced.batches)
+        federation.clients[CURIOUS] = ClientParty(
+            index=CURIOUS,
+            pair=ClientPair(sends.ask, sends.tell),
+            features=data.features[CURIOUS],
+            embed=federation.models[CURIOUS],
+            batches=sends.batches,
+            up=config.codecs.up,
+            down=config.codecs.down,
+            reply_shape=partial(config.method.reply_shape, embedding_dim=known.dims[CURIOUS]),
+            teaching=replaced.teaching,
+        )
+    Training(federation).run(resume=False)
+    return Arena(config, data, federation, transcript, watched)

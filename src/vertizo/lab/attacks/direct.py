@@ -1,0 +1,169 @@
+"""Direct label inference: the sign of a logit's gradient tells the label.
+
+Fu et al. (2022); VFL-Cascaded, section VI-B and Table I. The server adds up the clients' outputs,
+so that ``∂L/∂h_m = (softmax − one-hot)/B`` is negative in one place only: at the label.
+
+* The *curious client* sends normal numbers, and moves them by a random u where the method sends two
+  points; it reads the sign of the reply's slope along u.
+* The *eavesdropper* knows the frames of honest clients. In the paper it must guess u. Here the
+  frames hold both embeddings of a zeroth-order query, whose difference is u: both are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vertizo.config.architectures import SumConfig
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
+from vertizo.lab.attacks import arena
+from vertizo.lab.attacks.adversaries import CuriousClient, Eavesdropper, Public
+from vertizo.lab.attacks.base import Attack
+from vertizo.lab.attacks.estimates import kind, record_gradients, slopes
+from vertizo.lab.attacks.intruders import Intruder
+from vertizo.lab.attacks.scores import Guesses, Measurement
+from vertizo.lab.attacks.transcript import Exchange
+from vertizo.methods.label_statistic import LabelStatistic
+from vertizo.models.losses import Classification
+from vertizo.party.batches import Batches
+
+
+def lowest(exchange: Exchange, public: Public, shared: Stream) -> Guesses:
+    """For every record of the batch the class whose logit's estimated gradient is lowest."""
+    return Guesses(exchange.ids, record_gradients(exchange, public, shared).argmin(1))
+
+
+def read_labels(client: CuriousClient) -> Guesses:
+    """What a curious client reads off its own replies."""
+    return Guesses.joined([lowest(e, client.public, client.shared) for e in client.exchanges])
+
+
+def overhear_labels(listener: Eavesdropper, stream: Stream) -> Guesses:
+    """What an eavesdropper reads off all replies, with directions taken from the frames.
+
+    VFL-CZOFO's directions come from a seed that is not on the wire: there it guesses them.
+    """
+    return Guesses.joined(
+        [lowest(e, listener.public, stream.child(e.client)) for e in listener.exchanges]
+    )
+
+
+def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
+    """The same with normal numbers for every direction that a reply is about, as published.
+
+    A first-order reply is about none, and is read as it is.
+    """
+    if kind(listener.public.method) != "scalar":
+        return overhear_labels(listener, stream)
+    parts = []
+    for place, each in enumerate(listener.exchanges):
+        told = slopes(each, listener.public.method)
+        shape = (len(told), *each.embeddings.shape[1:])
+        guess = stream.generator(place).standard_normal(shape).astype(np.float32)
+        estimate = torch.einsum("k,kbd->bd", torch.tensor(told).float(), torch.from_numpy(guess))
+        parts.append(Guesses(each.ids, estimate.argmin(1)))
+    return Guesses.joined(parts)
+
+
+def random_queries(public: Public, own: Batches, stream: Stream, step: float) -> Intruder:
+    """Normal embeddings, moved by ``step`` times a normal u of each record's own; or with normal
+    tangents."""
+    dim = public.dims[arena.CURIOUS]
+    tangents = public.method.points - 1 if public.method.sends_tangents else 0
+
+    def choose(number: int, batch: int) -> tuple[Tensor, Tensor]:
+        drawn = stream.generator(number).standard_normal((1 + max(tangents, 1), batch, dim))
+        plain, *directions = torch.from_numpy(drawn.astype(np.float32))
+        if tangents:
+            return plain, torch.stack(directions)
+        return plain, plain + step * directions[0]
+
+    return Intruder(public, own, choose)
+
+
+def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
+    """Why logits are not the sum of the clients' outputs; None if they are."""
+    if not isinstance(data.task, Classification):
+        return f"{data.name} is a regression, and has no labels to read off a sign"
+    if not isinstance(config.server.model, SumConfig):
+        return (
+            f"server.model is {config.server.model.name!r}; the attack is on a server that adds up "
+            "its clients' outputs: server.model.name=sum"
+        )
+    if config.server.join == "mean" and not isinstance(config.method, LabelStatistic):
+        return "server.join is 'mean'; the attack is on a sum"
+    if kind(config.method) is None:
+        return f"replies of method {config.method.name!r} are of a kind that the attack cannot read"
+    return None
+
+
+def why_no_intruder(config: ExperimentConfig, data: VerticalData) -> str | None:
+    """Why a client cannot send queries of its own making to a server that sums; None if it can."""
+    if config.codecs.feedback in ("up", "both"):
+        return why_not_summed(config, data) or (
+            f"codecs.feedback is {config.codecs.feedback!r}, with which embeddings are sent as "
+            "differences; the attack sends whole ones"
+        )
+    return why_not_summed(config, data)
+
+
+class DirectCurious(Attack):
+    """A curious client reads labels off the signs of its replies."""
+
+    name: ClassVar[str] = "direct-client"
+    paper: ClassVar[str] = "Fu et al. 2022; VFL-Cascaded, Table I"
+    adversary: ClassVar[str] = "one client, which sends random numbers"
+    figures: ClassVar[Mapping[str, str]] = {"accuracy": "share of labels that it reads right"}
+    setting: ClassVar[str] = "sum"
+
+    step: float = Field(default=0.01, gt=0)
+    """Length of the move in units of a standard normal u: small, so that no curvature drowns it."""
+
+    def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
+        """Needs a server that sums."""
+        return why_no_intruder(config, data)
+
+    def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
+        """One run with a curious client among honest ones."""
+        stream = self.stream(config)
+        ground = arena.train(
+            config,
+            data,
+            intruder=lambda public, own: random_queries(public, own, stream, self.step),
+        )
+        guesses = read_labels(ground.client())
+        return {"accuracy": guesses.score(data.labels["train"], ground.promise)}
+
+
+class DirectEavesdropper(Attack):
+    """An eavesdropper reads labels off the signs of honest clients' replies."""
+
+    name: ClassVar[str] = "direct-eavesdropper"
+    paper: ClassVar[str] = "Fu et al. 2022; VFL-Cascaded, Table I"
+    adversary: ClassVar[str] = "somebody on the wire, with honest clients"
+    figures: ClassVar[Mapping[str, str]] = {
+        "accuracy": "share of labels that it reads right, directions read off the frames",
+        "guessed": "the same with guessed directions, as published",
+    }
+    setting: ClassVar[str] = "sum"
+
+    def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
+        """Needs a server that sums."""
+        return why_not_summed(config, data)
+
+    def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
+        """One run of honest clients."""
+        ground = arena.train(config, data)
+        listener, stream = ground.eavesdropper(), self.stream(config)
+        truth, promise = data.labels["train"], ground.promise
+        return {
+            "accuracy": overhear_labels(listener, stream.child("read")).score(truth, promise),
+            "guessed": overhear_guessing(listener, stream.child("guess")).score(truth, promise),
+        }

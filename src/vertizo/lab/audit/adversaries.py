@@ -1,0 +1,228 @@
+"""Clients that try to tell the label, and the numbers by which they do.
+
+All clients collude, and choose as they like how to train: `Malicious` and `Measuring` send what
+tells them most, `Honest` follows the protocol. What the malicious ones send does not depend on
+replies, so it is prepared once and sent in every trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo.core.randomness import Stream
+from vertizo.lab.audit.crafting import Crafter, Pair, values
+from vertizo.lab.audit.setting import WORLDS, Setting, World
+from vertizo.party.server import ServerParty
+from vertizo.party.table import EmbeddingTable
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Query, Reply
+from vertizo.run.simulator import Way
+
+COMPANIONS = 7
+"""Other records beside the target in a malicious batch, at most; they add exactly nothing."""
+
+
+class Adversary(Protocol):
+    """Plays one trial and says what it saw."""
+
+    name: str
+    statistic: str
+    """What it goes by, in words."""
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """Play one trial in that world: the numbers that were seen, [numbers]."""
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A query that is sent in every trial."""
+
+    frame: bytes
+    weights: NDArray[np.float64]
+    """What the answer's values count for, [values]."""
+    about_target: bool
+
+
+class Scripted:
+    """Prepares queries once, sends them in every trial, and adds up what comes back."""
+
+    name: str
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._stream = Stream.from_seed(setting.config.seed).child("audit", self.name)
+        self._crafter = Crafter(setting, self._stream)
+        self._clients = range(len(setting.data.parties))
+        self._numbers = [0 for _ in self._clients]
+        self._most = min(setting.config.batch_size - 1, COMPANIONS)
+        self._uploads: list[bytes] = []
+        self._moves: list[_Move] = []
+
+    def _ask(
+        self,
+        client: int,
+        ids: Tensor,
+        middle: Tensor,
+        half: Tensor,
+        weigh: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        *,
+        about_target: bool = False,
+    ) -> None:
+        """Prepare a query; ``weigh`` takes how much its answer depends on the label."""
+        frame = self._crafter.query(client, self._numbers[client], ids, middle, half)
+        self._numbers[client] += 1
+        weights = weigh(self._crafter.feed(frame))
+        self._moves.append(_Move(frame, weights, about_target=about_target))
+
+    def _ask_about_target(self, client: int, pair: Pair, others: Tensor) -> None:
+        """Ask about the target, and others with h+ = h− of which nothing is asked."""
+        ids = torch.cat([torch.tensor([self._setting.record]), others[: self._most]])
+        middle, half = torch.zeros(2, ids.numel(), pair.half.numel())
+        middle[0], half[0] = pair.middle, pair.half
+        self._ask(client, ids, middle, half, np.ones_like, about_target=True)
+
+    def _others(self, client: int, epoch: int) -> Tensor:
+        """All records but the target, in the client's order for that epoch."""
+        generator = self._stream.child("batches", client).generator(epoch)
+        order = generator.permutation(self._setting.data.records)
+        return torch.from_numpy(order[order != self._setting.record])
+
+    def _played(
+        self, world: World, seed: int, *, repeatable: bool = False
+    ) -> tuple[NDArray[np.float64], ServerParty]:
+        """Weighted sums of the replies about the target and of those about others, [2]; the server.
+
+        The server trains as it would: on what was uploaded before the first query, and after each.
+        """
+        server = self._setting.federation(world, seed, repeatable=repeatable).server
+        sums, batch_size = np.zeros(2), self._setting.config.batch_size
+        for frame in self._uploads:
+            server.receive_upload(frame)
+        server.train_between_queries()
+        for move in self._moves:
+            told = values(self._setting, server, move.frame)
+            sums[0 if move.about_target else 1] += batch_size * float(told @ move.weights)
+        return sums, server
+
+
+class Malicious(Scripted):
+    """For the target h± so far apart that its label takes δ from −C to +C; for others h+ = h−."""
+
+    name = "malicious"
+    statistic = "sum of the replies about the record"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        moves = setting.config.server.update != "none"
+        pairs: dict[int, Pair] = {}
+        for epoch in range(setting.config.epochs):
+            for client in self._clients:
+                if moves or client not in pairs:
+                    pairs[client] = self._crafter.target(client)
+                self._ask_about_target(client, pairs[client], self._others(client, epoch))
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """The sum, times B."""
+        return self._played(world, seed)[0][:1]
+
+
+class Measuring(Scripted):
+    """Also asks about other records, whose labels it knows, to measure how far w_0 moved.
+
+    The target's embeddings lie far out, where a server that trains on its label moves far. What
+    each reply about others, of which there are at most ``probes``, counts for is how much it
+    differed between two shadow servers.
+    """
+
+    name = "malicious, measuring w_0"
+    statistic = "sums of the replies about the record and of those about others"
+
+    def __init__(self, setting: Setting, probes: int = 12) -> None:
+        super().__init__(setting)
+        epochs, batch_size = setting.config.epochs, setting.config.batch_size
+        left = probes
+        for epoch in range(epochs):
+            spare, middles = [], []
+            for client in self._clients:
+                others = self._others(client, epoch)
+                pair = self._crafter.target(client, far=True)
+                self._ask_about_target(client, pair, others)
+                spare.append(torch.split(others[self._most :], batch_size))
+                middles.append(pair.middle)
+            now = min(-(-left // (epochs - epoch)), sum(map(len, spare)))
+            left -= now
+            for probe in range(now):
+                turn, client = divmod(probe, len(self._clients))
+                ids = spare[client][turn]
+                half = self._crafter.probe(client, ids, middles[client])
+                self._ask(client, ids, torch.zeros_like(half), half, lambda signal: signal)
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """Both sums, times B."""
+        return self._played(world, seed)[0]
+
+
+@dataclass
+class _Listener:
+    """What colluding clients make of the queries and replies of one trial."""
+
+    setting: Setting
+    noise_std: float
+    evidence: float = 0.0
+    """Log-likelihood ratio of the replies so far, world 1 to world 0."""
+    _queries: dict[int, Query] = field(default_factory=dict)
+    _answered: set[tuple[int, int]] = field(default_factory=set)
+
+    def __call__(self, now: float, way: Way, client: int, frame: bytes) -> None:
+        codecs = self.setting.config.codecs
+        message = wire.decode(frame, codecs.up if way == "up" else codecs.down)
+        if isinstance(message, Query):
+            self._queries[client] = message
+        elif isinstance(message, Reply) and (client, message.number) not in self._answered:
+            self._answered.add((client, message.number))
+            self._learn(self._queries[client], message)
+
+    def _learn(self, query: Query, reply: Reply) -> None:
+        setting, side = self.setting, self.setting.side
+        side.table.store(query.client, query.ids, query.embeddings.mean(0), 0)
+        if not bool((query.ids == setting.record).any()):
+            return
+        zero, one = (
+            setting.expected(side, query.client, query.ids, query.embeddings, world)
+            for world in WORLDS
+        )
+        total = setting.config.batch_size * reply.values.double().ravel()
+        ratio = (one - zero) * (total - (zero + one) / 2) / self.noise_std**2
+        self.evidence += float(ratio.sum())
+
+
+class Honest:
+    """Follows the protocol, with its own models, directions and batches, and looks at all replies.
+
+    It takes w_0 to stay what it was; where it moves, the ratio is off, and the bound weaker.
+    """
+
+    name = "following the protocol"
+    statistic = "log-likelihood ratio of all replies, w_0 known"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._noise_std = setting.reference.statement().noise_std or 1.0
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """The log-likelihood ratio."""
+        listener = _Listener(self._setting, self._noise_std)
+        federation = self._setting.federation(world, seed, listener)
+        table: EmbeddingTable = self._setting.side.table
+        federation.start(upload_table=self._setting.config.simulation.table == "upload")
+        table.load(federation.server.side.table.state())  # empty, or what the clients uploaded
+        while federation.server.round < federation.total_rounds and federation.simulator.step():
+            pass
+        return np.array([listener.evidence])

@@ -1,0 +1,48 @@
+"""A player who sees the release that private labels are made of, and so all that training tells.
+
+Of randomised response that is the target's own private label. Of a teacher it is each class's
+noised sum; all clients upload what tells the target's label best: the target far from all others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vertizo.core.errors import ConfigError
+from vertizo.lab.audit.setting import Setting, World
+from vertizo.privacy.private_labels import Teacher
+from vertizo.run.build_labels import PrivateLabels
+
+FAR = 1e5
+"""Of the target in the uploads, where other records are at 0."""
+
+
+class SeesRelease:
+    """Goes by how far the release speaks for one label rather than the other."""
+
+    name = "sees the release"
+    statistic = "what speaks for one label, less what speaks for the other"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        if setting.reference.server.private_labels is None:
+            raise ConfigError("privacy.mechanism makes no labels private; the audit takes one")
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """Have the labels made in that world, and look at what they are made of."""
+        setting, first_and_second = self._setting, [int(label) for label in self._setting.labels]
+        server = setting.federation(world, seed).server
+        source, labels = server.private_labels, server.labels["train"]
+        assert isinstance(source, PrivateLabels), "of a run"
+        if isinstance(source.maker, Teacher):
+            rows = torch.zeros(len(labels), source.maker.width * len(setting.data.parties))
+            rows[setting.record, 0] = FAR
+            inputs = source.maker.inputs(rows)
+            released = source.maker.released(labels, inputs)[:, first_and_second]
+            spoken = inputs[setting.record] @ released
+        else:
+            own = int(source.make(labels, None)[setting.record])
+            spoken = torch.tensor([float(own == label) for label in first_and_second])
+        return np.array([float(spoken[1] - spoken[0])])

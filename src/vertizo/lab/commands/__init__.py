@@ -1,0 +1,1 @@
+"""The commands of the laboratory, a file a command or family."""

@@ -1,0 +1,210 @@
+"""Where runs are made: in processes of this machine, or on a Ray cluster.
+
+Either way a run's folder is here when it is finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core import digests
+from vertizo.core.errors import ConfigError, RunError, UserError
+from vertizo.core.version import VERSION
+from vertizo.data.datasets.catalog import ROOT_VARIABLE
+from vertizo.lab.processes import Inline, processes
+from vertizo.lab.ray import gather
+from vertizo.run import checkpoint
+from vertizo.run.experiment import Experiment
+from vertizo.run.folder import RunFolder
+
+EngineName = Literal["local", "ray"]
+Made = Generator["Run | None", None, None]
+Files = Mapping[str, bytes]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of a comparison; equal to itself only."""
+
+    label: str
+    control: str
+    config: ExperimentConfig
+    folder: Path
+
+
+Forgive = Callable[[Run, UserError], bool]
+"""Whether the others go on after a run failed so; without it, any failure ends the whole."""
+
+
+class Engine(Protocol):
+    """Makes runs."""
+
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
+        """Begin or resume runs, each in its folder: each as it ends, and None twice a second.
+
+        Raises:
+            UserError: a run failed unforgiven; the others that were going are finished first.
+        """
+
+
+def share_done(folder: Path, config: ExperimentConfig) -> float:
+    """How much of a run is done, in [0, 1], by the last evaluation it wrote."""
+    place = RunFolder(folder)
+    if place.summary_file.is_file():
+        return 1.0
+    rows = place.metrics()
+    return min(0.999, rows[-1]["epoch"] / config.epochs) if rows else 0.0
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Runs in processes of this machine; see `vertizo.lab.processes.processes`."""
+
+    jobs: int | None
+    """At a time; None for this process, one after the other."""
+    reused: bool = False
+
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
+        """See `Engine`; what was going when it ends early can be resumed."""
+        calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
+        here = nullcontext(Inline[Run]())
+        with here if self.jobs is None else processes(self.jobs, reused=self.reused) as pool:
+            for ended in pool.make(calls):
+                if ended is None:
+                    yield None
+                    continue
+                run, future = ended
+                try:
+                    future.result()
+                except UserError as error:
+                    if forgive is None or not forgive(run, error):
+                        if str(run.folder) in str(error):
+                            raise
+                        raise type(error)(f"{run.folder}: {error}") from None
+                yield run
+
+
+def _begin_or_resume(config: ExperimentConfig, folder: Path) -> None:
+    Experiment(config).run(folder, resume=(folder / "config.yaml").is_file())
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Runs on a Ray cluster, whose machines are trusted and have disks of their own.
+
+    A run's folder is carried there and back, so that one that was begun elsewhere is resumed. What
+    was going when it ends early is begun anew the next time. A machine finds the files of a data
+    set where its own VERTIZO_DATA says, or else where this machine's does.
+    """
+
+    address: str | None = None
+    """None for that of the environment variable RAY_ADDRESS, or else this machine."""
+    jobs: int | None = None
+    """At a time; None for as many as there are cores for."""
+    notice: Callable[[str], None] = log.warning
+    """Told in a line that a run is begun anew, since its process or machine was lost."""
+
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
+        """See `Engine`."""
+        if not runs:
+            return
+        charged = next((run for run in runs if run.config.privacy.ledger is not None), None)
+        if charged is not None:
+            raise ConfigError(
+                f"privacy.ledger is {charged.config.privacy.ledger}, a file of this machine, which "
+                "a cluster cannot charge; use --engine local"
+            )
+        problems: list[UserError] = []
+
+        def calls() -> Iterator[tuple[str, bytes]]:
+            for run in runs:
+                if problems:
+                    return
+                if not (run.folder / "config.yaml").is_file():
+                    RunFolder(run.folder).check_is_new()
+                data = os.environ.get(ROOT_VARIABLE)
+                yield VERSION, pickle.dumps((run.config, _files(run.folder), Path.cwd(), data))
+
+        def lost(place: int, why: str) -> None:
+            self.notice(f"note: {runs[place].folder}: {why}; it is begun anew")
+
+        cpus = max(run.config.threads for run in runs)
+        for ended in gather(
+            _elsewhere, calls(), cpus=cpus, address=self.address, at_once=self.jobs, lost=lost
+        ):
+            if ended is None:
+                yield None
+                continue
+            run, outcome = runs[ended[0]], ended[1]
+            if not isinstance(outcome, UserError):
+                _put(run.folder, outcome)
+            elif forgive is None or not forgive(run, outcome):
+                problems.append(outcome)
+                continue
+            yield run
+        if problems:
+            raise problems[0]
+
+
+def _elsewhere(version: str, packed: bytes) -> Files | UserError:
+    """On a machine of the cluster: make a run in a folder that is then carried back.
+
+    ``packed`` is read once the versions are known to be the same. It holds the configuration, what
+    there is of the folder, the folder that relative paths of the configuration are relative to, if
+    that is there, and where data sets are, if the machine does not say it.
+    """
+    if version != VERSION:
+        from ray.util import get_node_ip_address
+
+        here: str = get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+        return RunError(
+            f"the machine {here} of the cluster has vertizo {VERSION} and this one {version}; "
+            "install the same at all"
+        )
+    config, files, home, data = pickle.loads(packed)
+    if data is not None:
+        os.environ.setdefault(ROOT_VARIABLE, data)
+    if home.is_dir():
+        os.chdir(home)
+    with tempfile.TemporaryDirectory(prefix="vertizo-") as place:
+        folder = Path(place) / "run"
+        _put(folder, files)
+        try:
+            _begin_or_resume(config, folder)
+        except UserError as error:
+            return error
+        return _files(folder)
+
+
+def _files(folder: Path) -> Files:
+    """All that a run left in its folder; nothing where there is no run."""
+    if not (folder / "config.yaml").is_file():
+        return {}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (".lock", digests.NAME) and path.suffix != ".partial"
+    }
+
+
+def _put(folder: Path, files: Files) -> None:
+    """Write a folder's files; the summary last, since it says that all is there."""
+    if not files:
+        return
+    place = RunFolder(folder)
+    place.make()
+    with place.locked():
+        for name in sorted(files, key=lambda name: name == place.summary_file.name):
+            with checkpoint.writing(folder / name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.keep(folder / name, files[name])

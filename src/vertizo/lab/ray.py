@@ -1,0 +1,277 @@
+"""Many calls of one function over a Ray cluster.
+
+The cluster is one trusted party: its machines see whatever a call is given, which for a simulated
+federation is everybody's records. It makes experiments quicker and is no deployment between
+parties that do not trust each other (`vertizo.network.grpc`, `vertizo.ops.flare.job`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any
+
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.lab.processes import KILLED
+
+LOCAL = "local"
+"""In place of an address: a cluster of this machine alone, which ends with the calls."""
+AGAIN = "the same command goes on with what is not finished"
+PATIENCE = 15.0
+"""Seconds that a cluster's head may be silent."""
+LOOK = 3.0
+"""Seconds between two looks at whether it answers."""
+
+
+def gather(
+    function: Callable[..., Any],
+    calls: Iterator[tuple[Any, ...]],
+    *,
+    cpus: int,
+    address: str | None = None,
+    at_once: int | None = None,
+    lost: Callable[[int, str], None] = lambda place, why: None,
+) -> Generator[tuple[int, Any] | None, None, None]:
+    """Call a function on a cluster, each time in a process of its own.
+
+    Yields (place among the calls, result) of each call as it ends, and None about twice a second.
+    What is still going when the iterator is closed is cancelled. A call whose process or machine
+    is gone is made once more, from its beginning. Where that one is gone too, or the process took
+    too much memory, the result is a RunError.
+
+    Args:
+        function: importable on every machine of the cluster.
+        calls: the arguments of each call; the next is asked for when there is room for it and no
+            sooner, so that whoever makes them can stop.
+        cpus: cores that are set aside for each call.
+        address: of a cluster; None for that of the environment variable RAY_ADDRESS, or else
+            one of this machine that is started now.
+        at_once: most calls at a time; None for as many as the cluster has cores for.
+        lost: told the place of a call that is made once more, and why.
+
+    Raises:
+        ConfigError: Ray is not installed, or no machine has so many cores.
+        RunError: there is no such cluster, its head is gone, or vertizo is not installed there.
+    """
+    numbered = enumerate(calls)
+    waiting: deque[tuple[int, tuple[Any, ...]]] = deque()  # those that are made once more
+    repeated: set[int] = set()
+    with connected(address) as ray:
+        room = _room(ray, cpus)
+        head = _Head(ray, address)
+        remote = ray.remote(num_cpus=cpus, max_calls=1, max_retries=0)(function)
+        going: dict[Any, tuple[int, tuple[Any, ...]]] = {}
+        try:
+            while True:
+                free = max(0, min(room, at_once or room) - len(going))
+                for place, arguments in islice(_both(waiting, numbered), free):
+                    going[remote.remote(*arguments)] = place, arguments
+                if not going:
+                    return
+                done, _ = ray.wait(list(going), timeout=0.5)
+                for reference in done:
+                    place, arguments = going.pop(reference)
+                    try:
+                        result = _result(ray, reference)
+                    except _LostError as error:
+                        if place not in repeated:
+                            repeated.add(place)
+                            waiting.append((place, arguments))
+                            lost(place, str(error))
+                            continue
+                        result = RunError(f"{error} twice; {AGAIN}")
+                    yield place, result
+                if head.answers_now() and repeated:
+                    room = _room(ray, cpus)  # a machine that is gone had cores
+                yield None
+        finally:
+            for reference in going:
+                with suppress(ray.exceptions.RayError):
+                    ray.cancel(reference, force=True)
+
+
+def _both(first: deque[Any], then: Iterator[Any]) -> Iterator[Any]:
+    while first:
+        yield first.popleft()
+    yield from then
+
+
+@contextmanager
+def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
+    """Ray, connected: to what the process is connected to already, or for as long as this lasts.
+
+    A cluster that is started now has so many ``cpus``; None for all cores of this machine. Of the
+    address and of errors see `gather`.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray would not send it
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("--engine ray needs Ray; pip install 'vertizo[ray]'") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    wanted = _wanted(address)
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as scratch:
+        own: dict[str, Any] = {}
+        if wanted == LOCAL:
+            own = {"include_dashboard": False, "_temp_dir": scratch, "num_cpus": cpus}
+        elif place := _place(wanted):
+            _check_answers(wanted, place)
+        with _kept_from_terminal() as said:
+            try:
+                ray.init(wanted, log_to_driver=False, logging_level=logging.ERROR, **own)
+            except (
+                *(ConnectionError, TimeoutError, OSError, RuntimeError, ValueError),
+                ray.exceptions.RayError,
+            ) as error:
+                raise RunError(_refusal(wanted, f"{error}\n{said()}")) from None
+        _silence(ray)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _wanted(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or LOCAL
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    """Host and port; None for what is none, such as auto: Ray knows where to look."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
+def _check_answers(address: str, place: tuple[str, int]) -> None:
+    """Refuse an address where nobody answers, which Ray would try for minutes."""
+    try:
+        socket.create_connection(place, timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"--ray-address {address} cannot be reached: {error}") from None
+
+
+@contextmanager
+def _kept_from_terminal() -> Iterator[Callable[[], str]]:
+    """Keep what Ray's compiled part writes to standard error; what is yielded returns it."""
+    with tempfile.TemporaryFile() as kept:
+
+        def said() -> str:
+            kept.seek(0)
+            return kept.read().decode(errors="replace")
+
+        before = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _refusal(address: str, said: str) -> str:
+    """Why there is no connection, in a line."""
+    if "InvalidAuthToken" in said or "AuthenticationError" in said or "auth-token" in said:
+        return (
+            f"--ray-address {address} refuses this machine's token; set RAY_AUTH_TOKEN to what "
+            "`ray get-auth-token` prints where the cluster was started"
+        )
+    if "Version mismatch" in said:
+        words = " ".join(said.partition("Version mismatch:")[2].split())
+        return f"--ray-address {address} has another version of Python or Ray: {words}"
+    first = next(filter(None, said.splitlines()), "")
+    if address == LOCAL:
+        return f"Ray cannot be started on this machine: {first}"
+    return f"--ray-address {address} cannot be reached: {first}"
+
+
+def _silence(ray: Any) -> None:
+    """Have Ray print nothing about a lost process: that is ours to say, and in one line.
+
+    It would go to standard output, where ``--json`` has its result. No option keeps it away.
+    """
+    if hasattr(ray._private.worker, "print_to_stdstream"):
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
+
+
+class _Head:
+    """The head of a cluster, without which nothing goes on."""
+
+    def __init__(self, ray: Any, address: str | None) -> None:
+        self._place = _place(_wanted(address)) or _place(ray.get_runtime_context().gcs_address)
+        self._heard = self._looked = time.monotonic()
+
+    def answers_now(self) -> bool:
+        """Whether it was asked just now and answered; RunError after `PATIENCE` seconds of silence.
+
+        It is asked every `LOOK` seconds. Ray itself would wait for it, and end the process.
+        """
+        now = time.monotonic()
+        if self._place is None or now - self._looked < LOOK:
+            return False
+        self._looked = now
+        try:
+            socket.create_connection(self._place, timeout=2).close()
+            self._heard = now
+            return True
+        except OSError:
+            if now - self._heard <= PATIENCE:
+                return False
+        host, port = self._place
+        raise RunError(
+            f"the head of the Ray cluster, {host}:{port}, has not answered for"
+            f" {now - self._heard:.0f} seconds; {AGAIN}"
+        )
+
+
+def _room(ray: Any, cpus: int) -> int:
+    """How many calls the machines have cores for, which must be one at least."""
+    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    room = sum(each // cpus for each in cores)
+    if not room:
+        raise ConfigError(
+            f"threads is {cpus} but no machine of the cluster has more cores than "
+            f"{max(cores, default=0)}"
+        )
+    return room
+
+
+class _LostError(Exception):
+    """A call's process or machine is gone; says which."""
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    """What a call returned; what it raised is raised here."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if "failed to import" in str(error) or isinstance(error.cause, ImportError):
+            last = str(error).strip().splitlines()[-1]
+            raise RunError(
+                f"the cluster's machines need vertizo and all that it needs: {last}"
+            ) from None
+        raise
+    except ray.exceptions.NodeDiedError:
+        raise _LostError("its machine was lost") from None
+    except ray.exceptions.WorkerCrashedError:
+        raise _LostError("its process was killed") from None
+    except ray.exceptions.OutOfMemoryError as error:
+        return RunError(f"{KILLED} ({_first(error)})")
+    except ray.exceptions.LocalRayletDiedError:
+        raise RunError(f"this machine's node of the Ray cluster was lost; {AGAIN}") from None
+    except ray.exceptions.RayError as error:
+        words = f"{type(error).__name__}: {_first(error)}"
+        raise RunError(f"the Ray cluster lost a run ({words}); {AGAIN}") from None
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]

@@ -1,0 +1,184 @@
+"""What `vertizo worth` found, as pictures: a dot and its interval beside each figure.
+
+Places are percentages of a strip's width. Strips stand in tables that hold the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vertizo.core.errors import RunError
+from vertizo.lab.report import plot
+from vertizo.lab.report.plot import Tick
+from vertizo.lab.report.reading import Worth
+from vertizo.lab.worth import words
+from vertizo.lab.worth.words import Content
+
+COLUMNS = 12
+"""Columns that are drawn; the others are in a table."""
+ROOM = 22
+"""Characters of the numbers below a strip that a telephone has room for."""
+EDGE = 3.0
+"""Per cent of a strip that stay free at either end."""
+
+
+class Strip(NamedTuple):
+    """One line of a picture."""
+
+    name: str
+    note: str
+    """Said below the name."""
+    kind: str
+    at: float
+    low: float
+    high: float
+    cells: list[str]
+
+
+class Picture(NamedTuple):
+    """Lines on one axis, which crosses ``zero`` where differences are drawn."""
+
+    name: str
+    caption: str
+    heads: list[str]
+    strips: list[Strip]
+    across: list[Tick]
+    zero: float | None
+
+
+class Part(NamedTuple):
+    """All about one study, for the template."""
+
+    title: str
+    verdicts: list[str]
+    notes: list[str]
+    pictures: list[Picture]
+    lists: list[tuple[str, list[str], list[list[str]]]]
+    """Tables without pictures: summary, headings, lines."""
+    made_by: str
+
+
+def part(study: Worth) -> Part:
+    """Of one study; RunError where its ``worth.json`` is not what that file holds."""
+    try:
+        return _part(study.content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration):
+        raise RunError(
+            f"{study.path / 'worth.json'}: there are no figures of `vertizo worth` in it"
+        ) from None
+
+
+def _part(content: Content) -> Part:
+    pictures = [_rows(content), _parties(content)]
+    lists = []
+    if content["importance"]:
+        pictures.append(_columns(content))
+        rest = words.columns(content)[COLUMNS:]
+        if rest:
+            lists.append((f"{len(rest)} more columns", ["party", "column", "permuted"], rest))
+    every = words.table(content, every=True)
+    if len(every) > len(words.shown(content)):
+        heads = [
+            "who takes part",
+            words.metric(content),
+            "95 %",
+            f"gain over {words.holder(content)} alone",
+        ]
+        lists.append((f"All {len(every)} rows", heads, every))
+    return Part(
+        title=f"{content['dataset']}, {content['method']}",
+        verdicts=words.verdicts(content),
+        notes=words.notes(content),
+        pictures=pictures,
+        lists=lists,
+        made_by=f"{content['command']}, version {content['version']}",
+    )
+
+
+def _rows(content: Content) -> Picture:
+    """Who takes part."""
+    metric = words.metric(content)
+    shown = [row for row in words.shown(content) if row["value"] is not None]
+    cells = {line[0]: line for line in words.table(content)}
+    strips = []
+    for row in shown:
+        _, value, interval, gain = cells[words.name(content, row)]
+        strips.append(_strip(*words.who(content, row), row["kind"], row, [value, interval, gain]))
+    heads = [metric, "95 %", f"gain over {words.holder(content)} alone"]
+    return _picture(content, "Who takes part", metric, heads, strips)
+
+
+def _parties(content: Content) -> Picture:
+    """What each party adds."""
+    strips = []
+    values = {each["party"]: each for each in content["shapley"] or ()}
+    for lost in content["left_out"]:
+        party = lost["party"]
+        for note, found in (("lost without it", lost), ("Shapley value", values.get(party))):
+            if found is not None:
+                kind = "federated" if found is lost else "shapley"
+                strips.append(_strip(party, note, kind, found, _cells(content, found)))
+    what = f"{words.metric(content)}: what all lose without a party"
+    what += ", and its mean share of what all gain (Shapley)" if values else ""
+    return _picture(
+        content, "What each party adds", what, ["difference", "95 %"], strips, zero=True
+    )
+
+
+def _columns(content: Content) -> Picture:
+    """What the federation uses."""
+    found = content["importance"]
+    whole = [each for each in found if each["column"] is None]
+    single = sorted((e for e in found if e["column"] is not None), key=lambda e: -e["value"])
+    strips = []
+    for each in [*whole, *single[:COLUMNS]]:
+        mean, spread = each["value"], each["spread"]
+        ends = {"value": mean, "low": mean - spread, "high": mean + spread}
+        name, note = (
+            (each["party"], "all columns")
+            if each["column"] is None
+            else (each["column"], each["party"])
+        )
+        kind = "federated" if each["column"] is None else "shapley"
+        cells = [words.difference(content, mean), words.figure(content, spread)]
+        strips.append(_strip(name, note, kind, ends, cells))
+    what = f"{words.metric(content)}: what the federation of all loses when they are exchanged"
+    return _picture(content, "What the federation uses", what, ["lost", "±"], strips, zero=True)
+
+
+def _cells(content: Content, found: Mapping[str, float]) -> list[str]:
+    return [words.difference(content, found["value"]), words.ends(content, found)]
+
+
+def _strip(name: str, note: str, kind: str, found: Mapping[str, Any], cells: list[str]) -> Strip:
+    """In the figure's own unit; `_picture` gives it places."""
+    value, low, high = (float(found[key]) for key in ("value", "low", "high"))
+    return Strip(name, note, kind, value, low, high, cells)
+
+
+def _picture(
+    content: Content,
+    name: str,
+    caption: str,
+    heads: list[str],
+    strips: Sequence[Strip],
+    *,
+    zero: bool = False,
+) -> Picture:
+    scale = words.METRICS[content["metric"]][1]
+    ends = [end for strip in strips for end in (strip.low, strip.high, strip.at)] + [0.0] * zero
+    low, high = min(ends), max(ends)
+    width = (high - low) or 1.0
+
+    def at(value: float) -> float:
+        return round(EDGE + (100 - 2 * EDGE) * (value - low) / width, 2)
+
+    placed = [s._replace(at=at(s.at), low=at(s.low), high=at(s.high)) for s in strips]
+    marks = plot.ticks(low * scale, high * scale, 4)
+    across = [
+        Tick(at(value / scale), plot.text(value, step).replace("-", "−")) for value, step in marks
+    ]
+    return Picture(
+        name, caption, heads, placed, plot.fitting(across, ROOM), at(0.0) if zero else None
+    )

@@ -1,0 +1,90 @@
+"""Pictures as files, by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vertizo.lab.reproduction.outcome import Picture
+from vertizo.run import checkpoint
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
+"""Okabe and Ito's: told apart by most people who see colours otherwise."""
+SETTINGS: dict[Any, Any] = {"svg.hashsalt": "vertizo", "svg.fonttype": "none", "font.size": 9}
+WIDTH, HEIGHT = 5.2, 3.8
+"""Of one picture, in inches."""
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def draw(pictures: Sequence[Picture], path: Path) -> None:
+    """Write one or more pictures side by side, at most three in a row, into one file.
+
+    The path's ending says the format: .svg, .png or .pdf. RunError if it cannot be written.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(pictures))
+    rows = math.ceil(len(pictures) / columns)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in places[len(pictures) :]:
+            axes.set_visible(False)
+        for axes, picture in zip(places, pictures, strict=False):
+            _one(axes, picture)
+        content = io.BytesIO()
+        kind = path.suffix.removeprefix(".")
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(content, format=kind, dpi=110, metadata=metadata)
+    with checkpoint.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(path, content.getvalue())
+
+
+def _one(axes: Any, picture: Picture) -> None:
+    from matplotlib.ticker import NullLocator
+
+    colours: dict[str, str] = {}
+    for place, line in enumerate(picture.lines):
+        name = line.words.removesuffix(", published")
+        own = len(colours) if line.colour is None else line.colour
+        colour = colours.setdefault(name, COLOURS[own % len(COLOURS)])
+        x, y = [point.x for point in line.points], [point.y for point in line.points]
+        if picture.bars:  # one at each place, beside those of the other lines
+            width = 0.8 / len(picture.lines)
+            shift = (place - (len(picture.lines) - 1) / 2) * width
+            axes.bar([at + shift for at in x], y, width, color=colour, label=line.words)
+            continue
+        style = {"linestyle": "--", "marker": "x"} if line.published else {"marker": "o"}
+        if not picture.markers and len(x) > 3:  # a shorter curve would hardly be seen
+            style.pop("marker", None)
+        axes.plot(x, y, color=colour, label=line.words, linewidth=1.3, markersize=3.5, **style)
+        low, high = [p.low for p in line.points], [p.high for p in line.points]
+        if low != high:
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    if picture.log_x:
+        axes.set_xscale("log")
+    if picture.log_y:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < 10 * low:  # what hardly differs is to look so
+            middle = math.sqrt(low * high)
+            axes.set_ylim(middle / math.sqrt(10), middle * math.sqrt(10))
+    if picture.ticks:
+        axes.set_xticks(list(picture.ticks), list(picture.ticks.values()))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_title(picture.title, fontsize=9, wrap=True)
+    axes.set_xlabel(picture.x)
+    axes.set_ylabel(picture.y)
+    axes.grid(alpha=0.3, linewidth=0.5)
+    if picture.lines:
+        axes.legend(fontsize=7, framealpha=0.8)

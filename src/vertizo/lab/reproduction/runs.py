@@ -1,0 +1,219 @@
+"""What a study makes: training runs by `vertizo.lab.comparison`, and tasks that are none.
+
+Both are kept, so that the same command continues after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+from vertizo.config import schema as configuration
+from vertizo.config import tree as config_tree
+from vertizo.config.error_lines import override
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import Interrupted, UserError
+from vertizo.core.names import CONTROLS
+from vertizo.lab import comparison, made_by
+from vertizo.lab.comparison import Standing
+from vertizo.lab.engines import Engine, Run
+from vertizo.lab.processes import processes
+from vertizo.lab.reproduction.figures import Finished
+from vertizo.run import checkpoint
+from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import is_private
+
+Tree = dict[str, Any]
+Figures = Mapping[str, Any]
+Key = TypeVar("Key", bound=Hashable)
+FAILED = "diverged.txt"
+"""In the folder of a run that diverged: the line that says so."""
+FORMAT = 2
+"""Of a task's file: its figures, and what made them."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a study is to be run."""
+
+    folder: Path
+    engine: Engine
+    seeds: int | None = None
+    """Unset: the study's own number."""
+    overrides: tuple[str, ...] = ()
+    """``key=value``, applied to every configuration last."""
+    report: Callable[[Standing], None] | None = None
+    jobs: int = 1
+    """Tasks at a time, of what is no training run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration, and how often it is run."""
+
+    label: str
+    config: ExperimentConfig
+    seeds: int
+    controls: tuple[str, ...] = ()
+    """Beside the one at ε = 0, which every private run has."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of a case: a finished run for each seed, None for those that diverged."""
+
+    runs: tuple[Finished | None, ...]
+    controls: Mapping[str, tuple[Finished | None, ...]]
+    config: ExperimentConfig
+
+    @property
+    def finished(self) -> list[Finished]:
+        """Those that came to their end."""
+        return [run for run in self.runs if run is not None]
+
+    @property
+    def everything(self) -> Mapping[str, tuple[Finished | None, ...]]:
+        """The runs themselves under ``none``, and its controls."""
+        return {"none": self.runs, **self.controls}
+
+
+def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """A configuration from trees, each with its keys in place of those before.
+
+    The first tree is a whole one, and a null in another takes a key away. ConfigError begins with
+    ``where``, and names the key and what would be right.
+    """
+    whole: Tree = {}
+    for tree in trees:
+        method = whole.get("method", {})
+        whole = config_tree.with_entry(whole, tree, str(method.get("name", "dpzv")))
+    override(whole, overrides, ExperimentConfig())
+    # A study names seeds: it is resumed where it was stopped.
+    return configuration.parse({"seed": 0, **_without_nulls(whole)}, where)
+
+
+def _without_nulls(tree: Tree) -> Tree:
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
+def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
+    """Make what is not finished, and read everything back: label → what became of it.
+
+    A run that diverges is a result: it is noted, the others go on, and it is not tried again. What
+    is finished is kept when a run fails otherwise, and on Interrupted.
+    """
+    runs = [
+        run
+        for case in cases
+        for run in comparison.plan(
+            {case.label: case.config}, case.seeds, order.folder, controls=_controls(case)
+        )
+    ]
+    comparison.check(runs)
+    left = [run for run in runs if not (run.folder / FAILED).is_file()]
+    comparison.execute(left, order.engine, order.report, _noted)
+    read: dict[tuple[str, str], tuple[Finished | None, ...]] = {}
+    for run in runs:
+        at = run.label, run.control
+        read[at] = *read.get(at, ()), _read(run)
+    return {
+        case.label: Made(
+            read[case.label, "none"],
+            {kind: read[case.label, kind] for kind in CONTROLS if (case.label, kind) in read},
+            case.config,
+        )
+        for case in cases
+    }
+
+
+def makers(made: Mapping[str, Made]) -> dict[str, Any]:
+    """What made all these runs, controls included: `vertizo.lab.made_by`."""
+    runs = [run for case in made.values() for each in case.everything.values() for run in each]
+    return made_by.runs(run.folder for run in runs if run is not None)
+
+
+def _controls(case: Case) -> tuple[str, ...]:
+    return case.controls or (("label-free",) if is_private(case.config) else ())
+
+
+def _noted(run: Run, error: UserError) -> bool:
+    """Keep that a run diverged; another failure ends the study."""
+    if "diverged" not in str(error):
+        return False
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
+    return True
+
+
+def _read(run: Run) -> Finished | None:
+    folder = RunFolder(run.folder)
+    summary = folder.summary()
+    return None if summary is None else Finished(summary, folder.metrics(), run.folder)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work that is no training run: a call of a module's function with plain values."""
+
+    name: str
+    function: Callable[..., Figures]
+    arguments: tuple[Any, ...]
+
+    def file(self, folder: Path) -> Path:
+        """Where its figures are kept; another one for other arguments."""
+        said = json.dumps(
+            [FORMAT, self.function.__name__, *self.arguments], sort_keys=True, default=str
+        )
+        digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+        return folder / "tasks" / f"{self.name}-{digest}.json"
+
+
+def results(
+    tasks: Mapping[Key, Task],
+    folder: Path,
+    jobs: int,
+    report: Callable[[Standing], None] | None = None,
+    *,
+    reused: bool = False,
+) -> tuple[dict[Key, Figures], dict[str, Any]]:
+    """Do what is not done yet, each in a fresh process, and keep its figures in a folder.
+
+    A process that is ``reused`` does one task after another, which measure no memory then. What is
+    finished is kept when a task fails or all is interrupted. Returns the figures, and what made
+    them.
+    """
+    left = [task for task in tasks.values() if not task.file(folder).is_file()]
+    finished = len(tasks) - len(left)
+    calls = ((task.file(folder), _timed, (task.function, task.arguments)) for task in left)
+    try:
+        with processes(jobs, reused=reused) as pool:
+            for ended in pool.make(calls):
+                if ended is not None:
+                    file, future = ended
+                    done = future.result()
+                    with checkpoint.writing(file):
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                    checkpoint.keep(file, json.dumps(done).encode())
+                    finished += 1
+                elif report is not None:
+                    report(Standing(finished, len(tasks), finished / len(tasks)))
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
+    kept = {key: json.loads(checkpoint.kept(task.file(folder))) for key, task in tasks.items()}
+    figures = {key: each["figures"] for key, each in kept.items()}
+    return figures, made_by.together(each["made_by"] for each in kept.values())
+
+
+def _timed(function: Callable[..., Figures], arguments: tuple[Any, ...]) -> dict[str, Any]:
+    began = perf_counter()
+    figures = function(*arguments)
+    return {"figures": figures, "made_by": made_by.this(perf_counter() - began)}

@@ -1,0 +1,400 @@
+"""One table or figure of a paper: what is run, what is read off, what was published.
+
+A study is a YAML file under ``experiments/papers``, and part of the package. Its section ``quick``
+has the same keys again, with what is smaller in the quick form; a null there takes a key away.
+``base`` names another study whose keys it begins with, so that figures which were drawn from the
+runs of a table share its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
+
+from vertizo.config.error_lines import explain, read_yaml
+from vertizo.config.tree import LABEL
+from vertizo.core.errors import ConfigError
+from vertizo.core.options import Options
+from vertizo.data.splits import nearest
+from vertizo.lab.reproduction.figures import USUAL, FigureChoice
+
+Tree = dict[str, Any]
+FOLDER = Path(__file__).with_name("studies")
+ENDINGS = (".yaml", ".yml")
+"""Of somebody's own file, in place of a study's name."""
+Published = float | str
+"""A number in the figure's unit, or words where the paper has no number."""
+
+
+class CellConfig(Options):
+    """What is different for one row in one column."""
+
+    settings: Tree = Field(default_factory=dict)
+    published: Published | None = None
+    controls: list[Literal["frozen", "random", "label-free"]] | None = None
+    """Of a row with controls, those of this cell; unset: all. What is the same in every column is
+    run in one."""
+    skip: str | None = None
+    """Why it is not run."""
+
+
+class _Row(Options):
+    """One line of a table."""
+
+    words: str
+    """What it is called."""
+    published: dict[str, Published] = Field(default_factory=dict)
+    """Column → what the paper has there."""
+
+
+class RowConfig(_Row):
+    """One line of a table, or one curve."""
+
+    settings: Tree = Field(default_factory=dict)
+    """Unset ones are the study's."""
+    cells: dict[str, CellConfig] = Field(default_factory=dict)
+    """Column → what is different there."""
+    controls: bool = False
+    """Also with frozen clients, with random updates and without labels; without labels always
+    where an ε holds."""
+    seeds: PositiveInt | None = None
+    """Unset: the study's."""
+    skip: str | None = None
+    """Why it is not run."""
+
+
+class ColumnConfig(Options):
+    """One figure of every row; columns without settings of their own share a row's runs."""
+
+    words: str
+    settings: Tree = Field(default_factory=dict)
+    figure: FigureChoice = USUAL
+    runs: str | None = None
+    """The column whose runs it reads; unset: its own."""
+    skip: str | None = None
+    """Why it is not run."""
+    at: float | None = None
+    """Where it stands on the axis of a sweep."""
+    tick: str | None = None
+    """What is written there, if not the number."""
+
+
+class PanelConfig(Options):
+    """One picture of curves."""
+
+    words: str
+    x: Literal["epoch", "round", "megabytes", "megabytes-up", "megabytes-down"] = "epoch"
+    y: Literal["accuracy", "loss", "train_accuracy", "train_loss"] = "accuracy"
+    """accuracy and loss: on validation records, or test records where none were set aside."""
+    rows: list[str] | None = None
+    """Unset: all."""
+    column: str | None = None
+    """Whose runs; unset: the first."""
+    log_x: bool = False
+
+
+class _Study(Options):
+    """What every kind has."""
+
+    title: str
+    paper: str
+    """Which paper, and where in it."""
+    notes: list[str] = Field(default_factory=list)
+    """What the paper leaves open and was chosen, and how to read the figures."""
+    reduced: str | None = None
+    """What is smaller than in the paper; said beside the figures."""
+    seeds: PositiveInt = 3
+
+
+class GridConfig(_Study):
+    """Rows and columns of figures of training runs; also drawn, as curves or over an axis."""
+
+    kind: Literal["table", "curves", "sweep"] = "table"
+    settings: Tree
+    rows: dict[str, RowConfig] = Field(min_length=1)
+    columns: dict[str, ColumnConfig] = Field(min_length=1)
+    panels: list[PanelConfig] = Field(default_factory=list)
+    """Of curves."""
+    axis: str = ""
+    """Of a sweep: what its columns' `at` is."""
+    log_x: bool = True
+    """Of a sweep."""
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> GridConfig:
+        """Rows speak of columns that there are."""
+        asked = [("row", row, "panels") for panel in self.panels for row in panel.rows or ()]
+        asked += [("column", panel.column, "panels") for panel in self.panels if panel.column]
+        asked += [("column", each.runs, "columns") for each in self.columns.values() if each.runs]
+        for row, line in self.rows.items():
+            asked += [("column", name, row) for name in (*line.published, *line.cells)]
+        for what, name, where in asked:
+            known = self.rows if what == "row" else self.columns
+            if name not in known:
+                raise ValueError(f"{where} names the {what} {name!r}{nearest(name, list(known))}")
+        if self.kind == "sweep" and all(column.at is None for column in self.columns.values()):
+            raise ValueError("kind is 'sweep' but no column says at which place of the axis it is")
+        if self.kind == "curves" and not self.panels:
+            raise ValueError("kind is 'curves' but panels is empty")
+        return self
+
+
+class ScalingMethodConfig(Options):
+    """A method whose rounds are counted."""
+
+    words: str
+    settings: Tree = Field(default_factory=dict)
+    rates: list[float] = Field(min_length=1)
+    """Client learning rates, ascending. From the middle one, and later from the best of the size
+    before, the search walks to the one with the fewest rounds."""
+
+    @field_validator("rates")
+    @classmethod
+    def _ascending(cls, given: list[float]) -> list[float]:
+        if given != sorted(set(given)):
+            raise ValueError(f"rates are {given}; give them ascending")
+        return given
+
+
+class ScalingBoundConfig(Options):
+    """What a paper proves, and what follows for the rounds."""
+
+    rate: str
+    """Of the bound, in words, and which theorem says so."""
+    exponent: float | str
+    """Of the size in the rounds that keep the bound the same; words where it is no number."""
+
+
+class ScalingSizeConfig(Options):
+    """What is different at one size."""
+
+    settings: Tree = Field(default_factory=dict)
+    planted: Tree = Field(default_factory=dict)
+
+
+class ScalingAxisConfig(Options):
+    """What grows."""
+
+    words: str
+    size: Literal["clients", "server", "embedding", "parties", "directions", "batch"]
+    """What is counted: parameters of one client or of the server, numbers of an embedding, clients,
+    directions of a query, or records of a batch."""
+    goal: Literal["accuracy", "loss"] = "accuracy"
+    """On validation records: an accuracy to rise to, or a loss to fall to."""
+    target: float = Field(gt=0)
+    """The goal whose rounds are counted."""
+    planted: Tree | None = None
+    """Draws the records in place of loading them (`vertizo.lab.reproduction.planted`)."""
+    shared: Tree = Field(default_factory=dict)
+    """Settings of all sizes."""
+    sizes: list[ScalingSizeConfig] = Field(min_length=2)
+    """In growing order."""
+    bounds: dict[str, ScalingBoundConfig] = Field(min_length=1)
+    """By method: those that are run."""
+
+
+class ScalingConfig(_Study):
+    """Rounds to a goal as one size grows at a time."""
+
+    kind: Literal["scaling"] = "scaling"
+    settings: Tree
+    methods: dict[str, ScalingMethodConfig] = Field(min_length=1)
+    axes: dict[str, ScalingAxisConfig] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> ScalingConfig:
+        """Axes speak of methods that there are."""
+        for axis, each in self.axes.items():
+            for name in each.bounds:
+                if name not in self.methods:
+                    hint = nearest(name, list(self.methods))
+                    raise ValueError(f"{axis} names the method {name!r}{hint}")
+        return self
+
+
+class AttackRowConfig(_Row):
+    """Methods that the paper puts into one line; its figures are successes in %."""
+
+    methods: list[str] = Field(min_length=1)
+
+
+class AttackColumnConfig(Options):
+    """One figure of an attack."""
+
+    words: str
+    attack: str
+    figure: str = "accuracy"
+    options: Tree = Field(default_factory=dict)
+
+
+class AttackConfig(_Study):
+    """What attacks find, method by method."""
+
+    kind: Literal["attack"] = "attack"
+    settings: Tree
+    rows: dict[str, AttackRowConfig] = Field(min_length=1)
+    columns: dict[str, AttackColumnConfig] = Field(min_length=1)
+
+
+class IntrinsicRowConfig(_Row):
+    """One setting whose estimator is looked at."""
+
+    settings: Tree = Field(default_factory=dict)
+
+
+class IntrinsicConfig(_Study):
+    """VFL-CZOFO's intrinsic figures, measured on finished runs."""
+
+    kind: Literal["intrinsic"] = "intrinsic"
+    settings: Tree
+    rows: dict[str, IntrinsicRowConfig] = Field(min_length=1)
+    repeats: PositiveInt = 100
+
+
+class MemoryRowConfig(_Row):
+    """A model and what is sent through it; published is memory over the model's, by method."""
+
+    client: Tree
+    """The ``client`` section of a configuration."""
+    batch: list[PositiveInt] = Field(min_length=2)
+    """Shape of the features, records first."""
+    tokens: int | None = None
+    """For texts: their number of different tokens; features are then token numbers."""
+
+
+class MemoryConfig(_Study):
+    """Peak memory of a client in training, over the model's own."""
+
+    kind: Literal["memory"] = "memory"
+    methods: dict[str, str]
+    """Method → what it is called."""
+    rows: dict[str, MemoryRowConfig] = Field(min_length=1)
+
+
+AnyStudy = GridConfig | ScalingConfig | AttackConfig | IntrinsicConfig | MemoryConfig
+KINDS: dict[str, type[AnyStudy]] = {
+    kind: config
+    for config in get_args(AnyStudy)
+    for kind in get_args(config.model_fields["kind"].annotation)
+}
+
+
+def names() -> list[str]:
+    """All studies that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def runs_of(name: str) -> str:
+    """The study whose runs a study shows: itself, or its base."""
+    return _path(_bases(name)[-1]).stem
+
+
+def load(name: str, *, quick: bool = False) -> AnyStudy:
+    """A study by name, or from a file of one's own, in its full or its quick form."""
+    tree = reduce(changed, map(_read, reversed(_bases(name))))
+    tree.pop("base", None)
+    smaller = tree.pop("quick", {})
+    if not isinstance(smaller, dict):
+        raise ConfigError(f"{_path(name)}: quick is {smaller!r}, no keys and values")
+    if quick:
+        if not smaller:
+            raise ConfigError(f"{name} has no quick form; leave --quick out")
+        tree = _pruned(changed(tree, smaller), tree.get("columns"))
+    kind = tree.get("kind", "table")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{_path(name)}: kind is {kind!r}; known are {', '.join(KINDS)}")
+    try:
+        return KINDS[kind].model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{_path(name)}: {explain(error, KINDS[kind])}") from None
+
+
+def only(study: AnyStudy, columns: Sequence[str]) -> AnyStudy:
+    """A study with nothing run in its other columns; ConfigError where it has no such column."""
+    if not isinstance(study, GridConfig):
+        raise ConfigError(f"--columns is for tables, sweeps and curves; this one is {study.kind}")
+    if not columns:
+        raise ConfigError(f"--columns names none; the study has {', '.join(study.columns)}")
+    for name in columns:
+        if name not in study.columns:
+            hint = nearest(name, list(study.columns)) or f"; it has {', '.join(study.columns)}"
+            raise ConfigError(f"--columns names no column of the study: {name!r}{hint}")
+    left = {
+        name: column if name in columns else column.model_copy(update={"skip": "left out"})
+        for name, column in study.columns.items()
+    }
+    return study.model_copy(update={"columns": left})
+
+
+def _pruned(tree: Tree, before: Any) -> Tree:
+    """A tree whose rows say nothing about columns that the quick form does without."""
+    columns, rows = tree.get("columns"), tree.get("rows")
+    if isinstance(before, dict) and isinstance(columns, dict) and isinstance(rows, dict):
+        gone = before.keys() - columns.keys()
+        for row in rows.values():
+            for key in {"published", "cells"} & row.keys():
+                if isinstance(row[key], dict):
+                    row[key] = {name: each for name, each in row[key].items() if name not in gone}
+    return tree
+
+
+def changed(tree: Tree, own: Tree, *, keep_nulls: bool = False) -> Tree:
+    """A tree with another's keys in place of its own; null takes a key away.
+
+    In settings and in quick forms a null stays, for it speaks of what they will be applied to.
+
+    >>> changed({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": None}})
+    {'a': {'b': 3}}
+    >>> changed({"settings": {"b": 1}}, {"settings": {"b": None}})
+    {'settings': {'b': None}}
+    """
+    result = dict(tree)
+    for key, value in own.items():
+        there = result.get(key)
+        keep = keep_nulls or key in ("settings", "quick")
+        if value is None and not keep_nulls:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = changed(there if isinstance(there, dict) else {}, value, keep_nulls=keep)
+        else:
+            result[key] = deepcopy(value)
+    return result
+
+
+def _bases(name: str) -> list[str]:
+    """A study, its base, the base of that, and so on; ConfigError where they go round."""
+    found = [name]
+    while (base := _read(found[-1]).get("base")) is not None:
+        if base in found:
+            raise ConfigError(f"{_path(found[-1])}: base is {base!r}, which is built on this one")
+        found.append(str(base))
+    return found
+
+
+def _read(name: str) -> Tree:
+    path = _path(name)
+    if not name.endswith(ENDINGS) and name not in names():
+        hint = nearest(name, names()) or "; vertizo reproduce --list shows all"
+        raise ConfigError(f"there is no table or figure {name!r}{hint}")
+    tree = read_yaml(path)
+    _check_keys(tree, path)
+    return tree
+
+
+def _check_keys(tree: Tree, path: Path) -> None:
+    """Keys are names; others come from a comma in a text without quotes, and mean nothing."""
+    for key, value in tree.items():
+        if not isinstance(key, str) or LABEL.fullmatch(key) is None:
+            raise ConfigError(f"{path}: unknown key {key!r}; a text with a comma needs quotes")
+        if isinstance(value, dict):
+            _check_keys(value, path)
+
+
+def _path(name: str) -> Path:
+    """The file of a study: somebody's own, or one that comes with the package."""
+    return Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"

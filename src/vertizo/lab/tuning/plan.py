@@ -1,0 +1,133 @@
+"""What every trial of a search may release, fixed before the first one.
+
+The search proposes values that follow from earlier trials, and so from the records. Under an exact
+guarantee it may choose freely what changes nothing that a trial releases: rates, smoothing, the
+clip in units of which noise is given. Whatever does change it is drawn beforehand, at random, so
+that what all trials release together is a fixed list, to which exact composition applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.config.tree import Tree
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
+from vertizo.lab.tuning.composition import are_alike
+from vertizo.lab.tuning.space import Space, configured
+from vertizo.privacy.events import Releases
+from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.statement import Statement
+from vertizo.run.federation import Federation, build
+
+FREE = ("learning_rate", "momentum", "decay", "smoothing", "directions")
+"""Last words of keys that change nothing that is released."""
+
+
+class Planned(NamedTuple):
+    """What one run may release, and what is said of it."""
+
+    statement: Statement
+    releases: Releases | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All trials of a search, as far as they are fixed beforehand."""
+
+    base: Tree
+    data: VerticalData
+    space: Space
+    seed: int
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """What is searched around: trial 0."""
+        return configured(self.base, {})
+
+    @property
+    def on_labels(self) -> bool:
+        """Whether all trials read the same private labels, so that they release nothing more."""
+        return self.config.privacy.mechanism in ON_LABELS
+
+    @cached_property
+    def first(self) -> Planned:
+        """What trial 0 may release."""
+        return self._planned(self.config)
+
+    @cached_property
+    def beforehand(self) -> tuple[str, ...]:
+        """Keys whose values are drawn before the first trial."""
+        if not self.first.statement.is_bounded:
+            return ()
+        return tuple(key for key in self.space if not self._is_free(key))
+
+    def _is_free(self, key: str) -> bool:
+        privacy = self.config.privacy
+        if self.on_labels:
+            return key.split(".")[0] not in ("privacy", "data")
+        if key in ("privacy.clip", "server.clip"):
+            return privacy.epsilon is not None and privacy.noise != "secure"
+        if key == "batch_size":
+            return self.config.server.update != "poisson-dp-sgd"
+        section, _, last = key.rpartition(".")
+        return last in FREE and section.split(".")[0] in ("client", "server", "method")
+
+    def drawn(self, number: int) -> dict[str, str]:
+        """The values of one trial that are fixed beforehand; trial 0 is as configured."""
+        if number == 0:
+            return {}
+        generator = Stream.from_seed(self.seed).child("tune", "beforehand").generator(number)
+        return {key: self.space[key].draw(generator) for key in self.beforehand}
+
+    def settings(self, number: int, values: Mapping[str, str]) -> ExperimentConfig:
+        """A trial's configuration with these values; ConfigError if they do not fit."""
+        return configured(self.base, values, f"trial {number}")
+
+    def planned(self, number: int) -> Planned:
+        """What a trial may release; ConfigError if what was drawn for it does not fit."""
+        drawn = self.drawn(number)
+        return self._planned(self.settings(number, drawn)) if drawn else self.first
+
+    def all_planned(self, trials: int) -> list[Planned]:
+        """What every trial may release; one but the first whose values do not fit, nothing."""
+        found = [self.first]
+        for number in range(1, trials):
+            with suppress(ConfigError):
+                found.append(self.planned(number))
+        return found
+
+    def check(self, number: int, config: ExperimentConfig) -> None:
+        """Refuse a trial that would release something else than what was planned for it."""
+        if self.on_labels or not self.first.statement.is_bounded:
+            return
+        planned, found = self.planned(number), self._planned(config)
+        ours, theirs = (
+            (each.statement.guarantee, each.statement.covers) for each in (planned, found)
+        )
+        if (
+            ours != theirs
+            or planned.releases is None
+            or found.releases is None
+            or not are_alike(planned.releases, found.releases)
+        ):
+            raise RunError(
+                f"trial {number} would release something else than what was planned before the "
+                "first trial, and no bound would hold for all of them; search fewer keys"
+            )
+
+    def _planned(self, config: ExperimentConfig) -> Planned:
+        federation = unledgered(config, self.data)
+        return Planned(federation.statement(), federation.releases)
+
+
+def unledgered(config: ExperimentConfig, data: VerticalData) -> Federation:
+    """The parties of a run, made to be looked at: without opening its ledger."""
+    privacy = config.privacy.model_copy(update={"ledger": None})
+    return build(config.model_copy(update={"privacy": privacy}), data)

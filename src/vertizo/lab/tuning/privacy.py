@@ -1,0 +1,159 @@
+"""What a search costs in privacy, in numbers and in words; nothing is said that does not hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.lab.tuning.composition import together
+from vertizo.lab.tuning.plan import Plan
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.guarantee import LARGEST_EPSILON
+from vertizo.privacy.statement import Guarantee, Statement
+from vertizo.run.ledger_session import check_is_for
+
+VALIDATION = (
+    "Validation records chose the trial, and the model within it, without noise: they are not "
+    "covered."
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What holds for a search."""
+
+    guarantee: Guarantee
+    trials: int
+    """That are counted, each whole: all that were planned."""
+    words: tuple[str, ...]
+    delta: float | None = None
+    epsilon_of_chosen: float | None = None
+    """Of the chosen trial as if it alone had been made."""
+    epsilon_together: float | None = None
+    """Of all trials together, at the same δ; or of all runs that a ledger is for."""
+    covers: tuple[str, ...] = ()
+    ledger: str | None = None
+
+
+def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
+    """What a search costs whose best trial has a number, and that planned so many trials."""
+    ledger, delta = plan.config.privacy.ledger, plan.config.privacy.delta
+    planned = plan.all_planned(trials)
+    statements = [each.statement for each in planned]
+    for statement in statements:
+        if not statement.is_bounded:
+            others = (
+                " One trial without a guarantee leaves none for the search."
+                if statements[0].is_bounded
+                else " That goes for every trial, and for the search."
+            )
+            return Cost(statement.guarantee, trials, (statement.words + others,))
+    covers = tuple(
+        thing for thing in statements[0].covers if all(thing in s.covers for s in statements)
+    )
+    alone = plan.planned(chosen).statement.epsilon
+    assert alone is not None, "every trial has one"
+    held = statements[0].guarantee
+    simulated = (
+        "Simulated, as if the noise were secret, which seeded noise is not: "
+        if held == "simulated"
+        else ""
+    )
+    one = (
+        f"{simulated}Trial {chosen} by itself: ε = {bound_text(alone)} at δ = {delta:g} for each "
+        "training record, as if it alone had been made. It was not: it was chosen by what all "
+        "trials showed. Covered: "
+        f"{', '.join(covers)}. Noise: {statements[0].noise_source}.{beside(statements)}"
+    )
+    if plan.on_labels:
+        words = (
+            f"{simulated}Every trial read the private labels in {ledger}, which are made once: all "
+            "of them together, and all further runs on that file, cost no more than one."
+        )
+        said = (statements[0].words, words, VALIDATION)
+        return Cost(held, trials, said, delta, alone, alone, covers, str(ledger))
+    if ledger is not None:
+        budget = DurableLedger.inspect(ledger).budget
+        words = (
+            f"{simulated}Every trial drew on the ledger {ledger}. For each training record, all "
+            f"runs that draw on it together have {DurableLedger.stated(ledger)}, however they were "
+            "chosen, stopped and compared."
+        )
+        said, epsilon = (one, words, VALIDATION), budget.epsilon
+        return Cost(held, trials, said, delta, alone, epsilon, covers, str(ledger))
+    releases = [each.releases for each in planned if each.releases is not None]
+    total = together(releases, delta)
+    if math.isinf(total):
+        bound = f"no ε up to {LARGEST_EPSILON:g} can be shown"
+    else:
+        bound = f"ε = {bound_text(total)} at δ = {delta:g}"
+    words = (
+        f"{simulated}All {trials} trials together: {bound} for each training record, by exact "
+        "composition over the whole of every planned trial, those stopped early included, each "
+        "with noise of its own. That is what holds where every trial's replies reach the clients. "
+        "Where nothing but the chosen model ever leaves, the choice still depends on every trial, "
+        "and no less is claimed: the smaller bounds known for the best of several private runs "
+        "(Liu and Talwar 2019; Papernot and Steinke 2022) are for a random number of independent "
+        "ones, which these "
+        "are not."
+    )
+    found = None if math.isinf(total) else total
+    return Cost(held, trials, (one, words, VALIDATION), delta, alone, found, covers)
+
+
+def beside(statements: Sequence[Statement]) -> str:
+    """What figures of several runs rest on, and for whom they are too small; or nothing."""
+    parts = []
+    if (most := max(each.records_per_person or 1 for each in statements)) > 1:
+        parts.append(f" A person with {most:,} records has more; each run's statement says it.")
+    if assumed := dict.fromkeys(one for each in statements for one in each.assumptions):
+        parts.append(f" Assumed, tried but not proved: {'; '.join(assumed)}.")
+    return "".join(parts)
+
+
+def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
+    """Refuse a search whose ledger is for other records, or cannot pay for all trials to come."""
+    path = plan.config.privacy.ledger
+    if plan.on_labels:
+        if path is None:
+            raise ConfigError(
+                f"privacy.mechanism {plan.config.privacy.mechanism!r} would make labels anew in "
+                "every trial; set privacy.ledger to a file, which keeps those of the first"
+            )
+        return
+    if path is None:
+        return
+    left = [number for number in range(trials) if number not in begun]
+    affordable = affordable_trials(path, plan, left)
+    if affordable < len(left):
+        others = f" beside the {len(begun)} that were begun" if begun else ""
+        raise RunError(
+            f"the ledger {path} can pay for {affordable} more trials{others}, not for {len(left)}; "
+            f"use --trials {len(begun) + affordable}, or a ledger for more runs"
+            if affordable
+            else f"the ledger {path} can pay for no trial{others}; use a ledger for more runs"
+        )
+
+
+def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
+    """How many of these trials, in their order, a ledger of these records can still pay for."""
+    if plan.on_labels:  # which were paid for once
+        return len(numbers)
+    summary = DurableLedger.inspect(path)
+    check_is_for(path, summary.budget, plan.config, plan.data)
+    units, steps = summary.left, summary.steps_left
+    for count, number in enumerate(numbers):
+        try:
+            releases = plan.planned(number).releases
+        except ConfigError:
+            continue
+        if releases is not None:
+            units -= releases.share
+            steps -= releases.secret.count if releases.secret is not None else 0
+        if units < 0 or steps < 0:
+            return count
+    return len(numbers)

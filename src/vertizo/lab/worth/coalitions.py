@@ -1,0 +1,101 @@
+"""Which parties train together, and what each of them adds: the Shapley value.
+
+Shapley (1953): the mean of what a party adds to those that came before it, over all orders in which
+all may come. It is linear in the figures of the coalitions, so that a bootstrap of these is one of
+the values, and it adds up to what all parties add together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.lab.engines import Run
+
+LONGEST = 80
+"""Characters of a folder's name that holds those of parties."""
+
+Array = NDArray[np.float64]
+Coalition = tuple[str, ...]
+
+
+def coalitions(parties: Sequence[str], *, every: bool) -> list[Coalition]:
+    """All parties, those without one of them, and with ``every`` all the others; never nobody.
+
+    >>> coalitions("ab", every=True)
+    [('a', 'b'), ('a',), ('b',)]
+    >>> len(coalitions("abcd", every=False)), len(coalitions("abcd", every=True))
+    (5, 15)
+    """
+    least = 1 if every else max(1, len(parties) - 1)
+    sizes = range(len(parties), least - 1, -1)
+    return [some for size in sizes for some in combinations(parties, size)]
+
+
+def shapley(parties: Sequence[str], gains: Mapping[Coalition, Array]) -> dict[str, Array]:
+    """Each party's value, of what every coalition gains over nobody.
+
+    >>> found = shapley("ab", {("a",): np.array(1.0), ("b",): np.array(2), ("a", "b"): np.array(2)})
+    >>> {party: float(value) for party, value in found.items()}
+    {'a': 0.5, 'b': 1.5}
+    """
+    size, found = len(parties), {}
+    for party in parties:
+        others = [other for other in parties if other != party]
+        total: Array = np.zeros(())
+        for before in (some for k in range(size) for some in combinations(others, k)):
+            joined = tuple(each for each in parties if each == party or each in before)
+            gained = gains[joined] - (gains[before] if before else 0.0)
+            total = total + gained / (size * math.comb(size - 1, len(before)))
+        found[party] = total
+    return found
+
+
+def of_coalition(config: ExperimentConfig, absent: Sequence[str]) -> ExperimentConfig:
+    """The same federation without those parties."""
+    data = config.data.model_copy(update={"without": [*config.data.without, *absent]})
+    return config.model_copy(update={"data": data})
+
+
+def runs(
+    config: ExperimentConfig,
+    parties: Sequence[str],
+    some: Sequence[Coalition],
+    seeds: int,
+    folder: Path,
+) -> dict[Coalition, list[Run]]:
+    """The trainings of each coalition, one for each seed, in folders of their own."""
+    found = {}
+    for coalition in some:
+        own = of_coalition(config, [party for party in parties if party not in coalition])
+        label = folder_name(coalition, parties)
+        found[coalition] = [
+            Run(
+                label, "none", own.model_copy(update={"seed": seed}), folder / label / f"seed{seed}"
+            )
+            for seed in range(config.seed, config.seed + seeds)
+        ]
+    return found
+
+
+def folder_name(coalition: Coalition, parties: Sequence[str]) -> str:
+    """What the folder of its runs is called: by its parties or, where one cannot be, their numbers.
+
+    >>> folder_name(("a", "b"), ("a", "b", "c")), folder_name(("a",), ("a", "x/y"))
+    ('a+b', 'party0')
+    """
+    unfit = {*'+/\\:*?"<>|'}
+    named = all(p.isprintable() and not unfit & {*p} and not p.startswith(".") for p in parties)
+    if (
+        named
+        and len("+".join(parties)) <= LONGEST
+        and len({p.lower() for p in parties}) == len(parties)
+    ):
+        return "+".join(coalition)
+    return "party" + "+".join(str(parties.index(party)) for party in coalition)

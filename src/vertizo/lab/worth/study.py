@@ -1,0 +1,358 @@
+"""One table: the label holder alone, federations with and without each party, all columns pooled.
+
+Every figure is of the same test records, and every interval a bootstrap over the same resamples of
+them, so that a difference between two rows is as certain as its own interval says and not as the
+rows' intervals overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core import strict_json
+from vertizo.core.errors import ConfigError, DataError, RunError
+from vertizo.core.names import Head
+from vertizo.data.vertical import VerticalData
+from vertizo.lab import comparison
+from vertizo.lab.comparison import Standing
+from vertizo.lab.engines import Processes, Run
+from vertizo.lab.tuning.plan import Planned
+from vertizo.lab.worth import coalitions as of
+from vertizo.lab.worth import words
+from vertizo.lab.worth.coalitions import Array, Coalition
+from vertizo.lab.worth.cost import beforehand, check_ledger, check_mechanism, cost_of, planned
+from vertizo.lab.worth.importance import Importance, importances
+from vertizo.models.losses import Classification, MultiLabel
+from vertizo.party.closing_scores import LEVEL, headline, interval, resampled, resamples
+from vertizo.party.metrics import scores
+from vertizo.run import checkpoint, references
+from vertizo.run.evaluation import TESTED
+from vertizo.run.experiment import Experiment
+from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import controlled
+from vertizo.run.ledger_session import can_go_on
+
+NAME = "worth.json"
+TEXTS = "no gradient boosting: the columns are tokens of texts"
+Progress = Callable[[Standing], None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One model's headline: larger is better, so that errors are negative."""
+
+    values: tuple[float, ...]
+    """Of each seed."""
+    drawn: Array
+    """Of each resample of the test records, the mean over seeds."""
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A study that is set up: nothing is trained yet.
+
+    ``seeds`` are trained of each coalition, from the configuration's own on.
+    """
+
+    config: ExperimentConfig
+    folder: Path
+    seeds: int = 1
+    shapley: bool = True
+    repeats: int = 5
+    plans: list[tuple[Coalition, Planned]] = field(default_factory=list, repr=False)
+    """What each coalition's training may release, after `check`."""
+    beforehand: list[str] = field(default_factory=list, repr=False)
+    """What is about to be trained and charged, after `check`."""
+
+    @cached_property
+    def data(self) -> VerticalData:
+        """Of everybody, with the first seed's records for validation."""
+        return Experiment(self.config).data()
+
+    @cached_property
+    def parties(self) -> tuple[str, ...]:
+        """Those that may be left out: the clients."""
+        return self.data.parties
+
+    @property
+    def every(self) -> bool:
+        """Whether every coalition is trained."""
+        return self.shapley and len(self.parties) <= words.MOST
+
+    @property
+    def head(self) -> Head:
+        """Which head's predictions are compared."""
+        head = controlled(self.config).server.final_head
+        return "private" if head == "private" else "raw"
+
+    @cached_property
+    def runs(self) -> dict[Coalition, list[Run]]:
+        """All trainings."""
+        some = of.coalitions(self.parties, every=self.every)
+        return of.runs(self.config, self.parties, some, self.seeds, self.folder)
+
+    def check(self) -> None:
+        """Refuse what cannot be measured, before anything is trained.
+
+        UserError of what does not fit: the configuration, the folder, test records or the ledger.
+        """
+        config, data = self.config, self.data
+        if config.control != "none":
+            raise ConfigError(f"control is {config.control!r}; what is worth something trains")
+        for key in ("stragglers", "activation"):
+            if getattr(config.simulation, key):
+                raise ConfigError(
+                    f"simulation.{key} is about certain clients, some of which are left out; leave "
+                    "it out"
+                )
+        check_mechanism(config)
+        if isinstance(data.task, MultiLabel):
+            raise ConfigError(
+                "data.label is a list; `vertizo worth` is about one label: name one of them"
+            )
+        labels, task = data.labels["test"], data.task
+        kinds = len(np.unique(labels.numpy()))
+        if not kinds or (isinstance(task, Classification) and task.outputs == 2 and kinds < 2):
+            raise DataError(
+                f"{data.name}: worth is measured on test records"
+                + (" of both classes, and all are of one" if kinds else ", and there are none")
+            )
+        self.plans[:] = [
+            (coalition, planned(runs[0].config, self._of(coalition)))
+            for coalition, runs in self.runs.items()
+        ]
+        to_come = []
+        for coalition, plan in self.plans:
+            for run in self.runs[coalition]:
+                if (run.folder / "config.yaml").is_file():
+                    self._check_same(run, coalition)
+                else:
+                    to_come.append(([self.parties.index(party) for party in coalition], plan))
+        check_ledger(config, to_come)
+        self.beforehand[:] = [beforehand(config, self._all_plans, len(to_come))]
+        if self.shapley and not self.every:
+            self.beforehand.append(words.too_many(len(self.parties)))
+
+    @property
+    def _all_plans(self) -> list[Planned]:
+        """What each training may release."""
+        return [plan for _, plan in self.plans for _ in range(self.seeds)]
+
+    def _check_same(self, run: Run, coalition: Coalition) -> None:
+        folder = RunFolder(run.folder)
+        Experiment(run.config, self._of(coalition)).check_same(folder, "name another --out")
+        over = folder.summary() is not None
+        if not over and not can_go_on(controlled(run.config), begun=folder.has("last")):
+            raise RunError(
+                f"{run.folder} holds a broken-off run with privacy.noise 'secure', which cannot be "
+                "repeated; remove that folder, and it is trained (and charged) anew"
+            )
+
+    def _of(self, coalition: Coalition) -> VerticalData:
+        """The data of those parties alone."""
+        data = self.data
+        places = [self.parties.index(party) for party in coalition]
+        held = data.preparation
+        if held is not None:
+            absent = {*self.parties} - {*coalition}
+            kept = {name: own for name, own in held.parties.items() if name not in absent}
+            held = replace(held, parties=kept)
+        return replace(
+            data,
+            parties=coalition,
+            features=tuple(data.features[place] for place in places),
+            cardinalities=tuple(data.cardinalities[place] for place in places)
+            if data.cardinalities
+            else (),
+            preparation=held,
+        )
+
+    def run(self, jobs: int | None = 1, progress: Progress | None = None) -> dict[str, Any]:
+        """Train what is not trained yet, after `check`; the content of ``worth.json``.
+
+        So many ``jobs`` at a time in processes, or (None) one after the other in this one.
+        ``progress`` is told of the trainings, and of the permutations after them.
+        """
+        engine = Processes(jobs, reused=True)
+        summaries = comparison.execute([*chain(*self.runs.values())], engine, progress)
+
+        def permuting(share: float) -> None:
+            if progress is not None:
+                progress(Standing(len(summaries), len(summaries), share, "columns permuted"))
+
+        found = {coalition: self._trained(runs) for coalition, runs in self.runs.items()}
+        alone, everything = self._without_federation()
+        whole = [run.folder for run in self.runs[self.parties]]
+        permuted = importances(whole, self.head, self.repeats, permuting) if self.repeats else []
+        first = summaries[self.runs[self.parties][0]]
+        label_holder = None if self.data.own is None else self.data.own.name
+        return {
+            "dataset": self.data.name,
+            "metric": headline(self.data.task),
+            "larger_is_better": self._sign > 0,
+            "parties": list(self.parties),
+            "label_holder": label_holder,
+            "method": first["method"],
+            "federation": self.runs[self.parties][0].label,
+            "head": self.head,
+            "raw_head": controlled(self.config).server.final_head,
+            "seeds": [run.config.seed for run in self.runs[self.parties]],
+            "tests": len(self.data.labels["test"]),
+            "level": LEVEL,
+            "resamples": resamples(len(self.data.labels["test"])),
+            "rows": self._rows(alone, found, everything),
+            "shapley": self._shapley(alone, found),
+            "left_out": self._left_out(alone, found),
+            "importance": [_of_importance(each) for each in permuted],
+            "repeats": self.repeats,
+            "cost": cost_of(self.config, self._all_plans),
+        }
+
+    @property
+    def _sign(self) -> int:
+        return 1 if isinstance(self.data.task, Classification) else -1
+
+    def _figure(self, data: VerticalData, each: Sequence[Tensor]) -> Figure:
+        """Of logits of the same test records, a seed each."""
+        task, labels = references.plain(data.task), data.labels["test"]
+        name, sign = headline(task), self._sign
+        values = tuple(sign * scores(task, logits, labels)[name] for logits in each)
+        drawn = [sign * resampled(task, logits, labels) for logits in each]
+        return Figure(values, np.mean(drawn, 0))
+
+    def _trained(self, runs: Sequence[Run]) -> Figure:
+        each = []
+        for run in runs:
+            folder = RunFolder(run.folder)
+            if not folder.has(TESTED):
+                raise RunError(f"{run.folder} kept no test scores; an older version made it")
+            kept = folder.load(TESTED, "logits")["logits"]
+            if self.head not in kept:
+                raise RunError(f"{run.folder} kept no scores of the {self.head} head")
+            each.append(kept[self.head])
+        return self._figure(self.data, each)
+
+    def _without_federation(self) -> tuple[Figure | None, Figure | None]:
+        """The label holder alone, and everything in one table; kept between calls."""
+        found: dict[str, list[Tensor]] = {"alone": [], "pooled": []}
+        for run in self.runs[self.parties]:
+            place = self.folder / "boosting" / f"seed{run.config.seed}.safetensors"
+            known = checkpoint.load(place) if place.is_file() else {}
+            if known.get("digest") != run.config.digest:
+                data = Experiment(run.config).data()
+                made = {
+                    "alone": references.alone(run.config, data),
+                    "pooled": references.pooled(run.config, data),
+                }
+                known = {"digest": run.config.digest, **made}
+                place.parent.mkdir(parents=True, exist_ok=True)
+                checkpoint.save(place, known)
+            for name, each in found.items():
+                if known[name] is not None:
+                    each.append(known[name])
+        alone, everything = (
+            self._figure(self.data, own) if own else None for own in found.values()
+        )
+        return alone, everything
+
+    def _rows(
+        self, alone: Figure | None, found: Mapping[Coalition, Figure], everything: Figure | None
+    ) -> list[dict[str, Any]]:
+        """Lines of the table, from nobody to everybody."""
+
+        def row(kind: str, parties: Sequence[str], figure: Figure | None) -> dict[str, Any]:
+            if figure is None:
+                return {"kind": kind, "parties": list(parties), "value": None, "why": TEXTS}
+            gain = None if alone is None or kind == "alone" else _with_ends(figure, alone)
+            low, high = sorted(self._sign * end for end in interval(figure.drawn))
+            return {
+                "kind": kind,
+                "parties": list(parties),
+                "value": self._sign * figure.mean,
+                "low": low,
+                "high": high,
+                "values": [self._sign * value for value in figure.values],
+                "gain": gain,
+            }
+
+        by_size = sorted(found, key=len)
+        return [
+            row("alone", (), alone),
+            *(row("federated", each, found[each]) for each in by_size),
+            row("pooled", self.parties, everything),
+        ]
+
+    def _left_out(
+        self, alone: Figure | None, found: Mapping[Coalition, Figure]
+    ) -> list[dict[str, Any]]:
+        """What all lose without each party."""
+        whole, lost = found[self.parties], []
+        for party in self.parties:
+            others = tuple(other for other in self.parties if other != party)
+            rest = found[others] if others else alone
+            if rest is not None:
+                lost.append({"party": party, **_with_ends(whole, rest)})
+        return lost
+
+    def _shapley(
+        self, alone: Figure | None, found: Mapping[Coalition, Figure]
+    ) -> list[dict[str, Any]] | None:
+        """Of what the federation gains over the label holder alone; None where it is not known."""
+        if not self.every or alone is None:
+            return None
+        means = {each: np.array(f.mean - alone.mean) for each, f in found.items()}
+        drawn = {each: f.drawn - alone.drawn for each, f in found.items()}
+        values, ends = of.shapley(self.parties, means), of.shapley(self.parties, drawn)
+        return [
+            {"party": party, "value": float(values[party]), **_ends(ends[party])}
+            for party in self.parties
+        ]
+
+
+def check_jobs(config: ExperimentConfig, jobs: int | None) -> None:
+    """Refuse several trainings at a time where a ledger is charged; ConfigError names it."""
+    if config.privacy.ledger is not None and (jobs or 1) > 1:
+        raise ConfigError(
+            f"--jobs is {jobs} but privacy.ledger {config.privacy.ledger} is for one run at a "
+            "time; leave --jobs out"
+        )
+
+
+def _ends(drawn: Array) -> dict[str, float]:
+    low, high = interval(drawn)
+    return {"low": low, "high": high}
+
+
+def _with_ends(one: Figure, other: Figure) -> dict[str, float]:
+    """By how much one is better, with the interval of the paired difference."""
+    return {"value": one.mean - other.mean, **_ends(one.drawn - other.drawn)}
+
+
+def _of_importance(each: Importance) -> dict[str, Any]:
+    return {
+        "party": each.party,
+        "column": each.column,
+        "value": each.mean,
+        "spread": each.spread,
+    }
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Leave the figures in ``worth.json``."""
+    text = strict_json.text(content, indent=2) + "\n"
+    checkpoint.keep(folder / NAME, text.encode())
+    return folder / NAME

@@ -1,5 +1,0 @@
-"""Runs as jobs of NVIDIA FLARE."""
-
-from vertizo.network.flare.job import recipe
-
-__all__ = ["recipe"]

@@ -1,0 +1,130 @@
+"""What agents say to each other: a member's agent reports, the label holder's answers with orders.
+
+Each is the whole state, said again once a second: what was lost, repeated or late changes nothing,
+and neither side need remember what it said. Frames have the header of `vertizo.network.frames`
+with a magic of their own and a MessagePack body; msgspec checks every type and length. A table, an
+alignment and a model are names, which each party looks up among its own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from vertizo.core.errors import MalformedError
+from vertizo.network import frames
+from vertizo.ops.agent.options import JOB_NAME, Cover, Kind
+from vertizo.ops.agent.states import State
+
+PROTOCOL = 2
+MAGIC = b"VA"
+MOST_JOBS = 64
+"""That one member may have open at a time."""
+LARGEST_SETTINGS = 8192
+
+JobName = Annotated[str, msgspec.Meta(pattern=rf"\A{JOB_NAME}\Z", max_length=40)]
+Optional = Annotated[str, msgspec.Meta(pattern=rf"\A({JOB_NAME})?\Z", max_length=40)]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[\w.@-]+\Z", max_length=64)]
+Line = Annotated[str, msgspec.Meta(max_length=1000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Offer(_Frame, frozen=True):
+    """What a job is; it never changes."""
+
+    job: JobName
+    kind: Kind
+    members: Annotated[tuple[Name, ...], msgspec.Meta(max_length=256)]
+    table: Name
+    alignment: Optional = ""
+    """The job that aligned the table; empty: the table is used as it is."""
+    model: Optional = ""
+    """For predict: the job that trained."""
+    method: Literal["private", "hashed"] = "private"
+    """For align."""
+    settings: Annotated[str, msgspec.Meta(max_length=LARGEST_SETTINGS)] = "{}"
+    """For train: the configuration that all share, JSON."""
+    covers: tuple[Cover, ...] = ()
+    """What the guarantee of a job that trains covers."""
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+class Standing(_Frame, frozen=True):
+    """How a job stands at a member."""
+
+    job: JobName
+    state: Literal["offered", "approved", "refused", "running", "finished", "failed", "broken"]
+    """broken: its process is gone and cannot go on by itself; the attempt must begin anew."""
+    attempt: Count
+    line: Line
+
+
+class Report(_Frame, frozen=True, tag=1):
+    """A member's agent: all jobs that are not over."""
+
+    protocol: Count
+    federation: Name
+    parallel: Count
+    """Jobs that it runs side by side."""
+    jobs: Annotated[tuple[Standing, ...], msgspec.Meta(max_length=MOST_JOBS)]
+
+
+class Order(_Frame, frozen=True):
+    """How a job stands at the label holder; the offer where the member does not have it yet."""
+
+    job: JobName
+    state: State
+    line: Line
+    port: Port
+    attempt: Count
+    offer: Offer | None = None
+
+
+class Orders(_Frame, frozen=True, tag=2):
+    """All of a member's jobs that are not over, and those that it did not know to be over."""
+
+    jobs: Annotated[tuple[Order, ...], msgspec.Meta(max_length=2 * MOST_JOBS)]
+
+
+class Rejection(_Frame, frozen=True, tag=3):
+    """This agent's reports are not accepted."""
+
+    words: Line
+
+
+Frame = Report | Orders | Rejection
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+_offers = msgspec.msgpack.Decoder(Offer)
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame of this module."""
+    return frames.framed(MAGIC, _encoder.encode(frame))
+
+
+def decode(frame: bytes) -> Frame:
+    """One frame of this module, or a WireError."""
+    body = frames.body_of(MAGIC, frame)
+    try:
+        found: Frame = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"not a frame of agents: {error}") from None
+    return found
+
+
+def encode_offer(offer: Offer) -> bytes:
+    """An offer as it is kept."""
+    return _encoder.encode(offer)
+
+
+def decode_offer(content: bytes) -> Offer:
+    """As it was kept."""
+    return _offers.decode(content)

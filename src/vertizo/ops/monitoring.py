@@ -1,0 +1,136 @@
+"""What watches a party from outside: Prometheus' figures and gRPC's health, each at a port."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from typing import Any
+
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.network.grpc_channel import (
+    address,
+    aged,
+    bounded,
+    grpc_module,
+    why_not_listening,
+)
+from vertizo.ops.figures import Figure, JoinedFigures, ServedFigures
+
+SERVICE = "vertizo.Parties"
+"""Of `grpc.health.v1`: whether this party can do its part now. "" is whether its process lives."""
+MOST_SCRAPES = 32
+"""Connections for figures at a time."""
+EVERY = 0.5
+"""Seconds between two looks at whether it can."""
+IDLE_SECONDS = 5.0
+"""Of a connection that asks nothing: a probe asks once it is there."""
+
+
+def _needed(module: str, package: str, key: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigError(
+            f"federation.{key} needs {package}: pip install 'vertizo[metrics]'"
+        ) from None
+
+
+@contextmanager
+def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> Iterator[int]:
+    """Answer Prometheus at an address, while this lasts; its port, 0 where there is none.
+
+    RunError where the address cannot be had.
+    """
+    if listen is None:
+        yield 0
+        return
+    prometheus = _needed("prometheus_client", "prometheus-client", "metrics")
+    _needed("uvicorn", "uvicorn", "metrics")
+    from vertizo.network import http_server
+
+    core = import_module("prometheus_client.core")
+
+    class Collected:
+        """What Prometheus asks."""
+
+        def collect(self) -> Iterator[Any]:
+            families: dict[str, Any] = {}
+            for figure in figures():
+                family = families.get(figure.name)
+                if family is None:
+                    counts = figure.name.endswith("_total")
+                    kind = core.CounterMetricFamily if counts else core.GaugeMetricFamily
+                    family = kind(figure.name, figure.help, labels=list(figure.labels))
+                    families[figure.name] = family
+                family.add_metric(list(figure.labels.values()), float(figure.value))
+            yield from families.values()
+
+    registry = prometheus.CollectorRegistry()
+    registry.register(Collected())
+    app = prometheus.make_asgi_app(registry)
+    limits = http_server.Limits.of_files(MOST_SCRAPES)
+    with http_server.http_at("federation.metrics", listen, app, limits) as port:
+        yield port
+
+
+def served_at(listen: str, *subject: Any) -> AbstractContextManager[int]:
+    """As `figures_at`, of a job at its label holder: what `ServedFigures` takes."""
+    return figures_at(listen, ServedFigures(*subject))
+
+
+def joined_at(listen: str, *subject: Any) -> AbstractContextManager[int]:
+    """As `figures_at`, of a job at a member: what `JoinedFigures` takes."""
+    return figures_at(listen, JoinedFigures(*subject))
+
+
+@contextmanager
+def health_at(listen: str | None, is_ready: Callable[[], bool]) -> Iterator[int]:
+    """Answer `grpc.health.v1` at an address, while this lasts; its port, 0 where there is none.
+
+    Without encryption: a cluster's probes have no certificate. RunError where the address cannot be
+    had.
+    """
+    if listen is None:
+        yield 0
+        return
+    grpc = grpc_module()
+    health = _needed("grpc_health.v1.health", "grpcio-health-checking", "health")
+    messages = import_module("grpc_health.v1.health_pb2")
+    stubs = import_module("grpc_health.v1.health_pb2_grpc")
+    address("federation.health", listen)
+    kinds = messages.HealthCheckResponse
+    with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(2) as watchers:
+        answers = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=watchers
+        )
+        limits = [*bounded(), *aged(IDLE_SECONDS)]
+        server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *limits])
+        stubs.add_HealthServicer_to_server(answers, server)
+        try:
+            port = server.add_insecure_port(listen)
+        except RuntimeError:
+            why = why_not_listening(listen)
+            raise RunError(f"federation.health: cannot listen on {listen}: {why}") from None
+        stopped = threading.Event()
+
+        def look() -> None:
+            while True:
+                ready = is_ready()
+                answers.set(SERVICE, kinds.SERVING if ready else kinds.NOT_SERVING)
+                if stopped.wait(EVERY):
+                    return
+
+        answers.set("", kinds.SERVING)
+        looker = threading.Thread(target=look, name="vertizo-health", daemon=True)
+        looker.start()
+        server.start()
+        try:
+            yield port
+        finally:
+            stopped.set()
+            looker.join()
+            answers.enter_graceful_shutdown()
+            server.stop(0.5).wait()

@@ -1,0 +1,121 @@
+"""Shared by all tests of studies: the command line, and small runs that are made once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.once import Once
+
+from vertizo.cli.main import main
+from vertizo.config import schema
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.names import CONTROLS
+from vertizo.lab import comparison as comparisons
+from vertizo.lab.engines import Processes, Run
+from vertizo.run.experiment import Experiment
+
+TINY = ("data.limit=60", "batch_size=9", "epochs=3")
+EXACT = (
+    "privacy.mechanism=gaussian",
+    "privacy.clip=0.5",
+    "privacy.epsilon=3",
+    "server.update=none",
+)
+Call = Callable[..., tuple[int, str, str]]
+CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
+
+
+def settings(*overrides: str) -> ExperimentConfig:
+    """A configuration of nothing but these."""
+    return schema.load(None, overrides)
+
+
+def timeless(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures without those that differ from one run to the next."""
+    return {key: value for key, value in figures.items() if key not in CLOCK}
+
+
+def ran(out: Path, *overrides: str) -> Path:
+    """A small run in a folder."""
+    Experiment(settings(*TINY, *overrides)).run(out)
+    return out
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
+    """The program with these arguments, in the test's folder: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vertizo", *map(str, arguments)])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that came to its end."""
+
+    folder: Path
+    runs: list[Run]
+    summaries: dict[Run, dict[str, Any]]
+    standings: list[comparisons.Standing]
+    rows: list[comparisons.Row]
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """Two methods, two seeds each, with their controls; one client is slow."""
+    folder = tmp_path_factory.mktemp("studies") / "compared"
+    own = (*TINY, "simulation.stragglers={1: 6}")
+    configs = comparisons.configurations(None, own, ["vafl", "dpzv"])  # not as in the alphabet
+    runs = comparisons.plan(configs, 2, folder, controls=CONTROLS)
+    comparisons.check(runs)
+    standings: list[comparisons.Standing] = []
+    summaries = comparisons.execute(runs, Processes(2, reused=True), standings.append)
+    rows = comparisons.rows(runs, summaries, [0.0001, 1.0], "validation")
+    comparisons.write(folder, rows, {"command": "vertizo compare --methods vafl,dpzv"})
+    return Compared(folder, runs, summaries, standings, rows)
+
+
+@pytest.fixture(scope="session")
+def private(once: Once) -> Path:
+    """A run under seeded noise."""
+    return once("private", lambda folder: ran(folder, *EXACT))
+
+
+@pytest.fixture(scope="session")
+def comparison(compared: Compared) -> Path:
+    """Two methods, two seeds each, with their controls."""
+    return compared.folder
+
+
+@pytest.fixture(scope="session")
+def attacks(once: Once) -> Path:
+    """Figures of an attack, made by the command."""
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            command = ["attack", "direct-client", "--seeds", "2", "--set", "data.limit=60"]
+            patch.setattr("sys.argv", ["vertizo", *command, "--out", str(folder)])
+            with pytest.raises(SystemExit) as end:
+                main()
+        assert end.value.code in (0, None)
+
+    return once("attacked", make)

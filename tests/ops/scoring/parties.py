@@ -1,0 +1,125 @@
+"""Label holders and members that score in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.deployments import DirectChannel, GoneError, together
+from tests.network.by_hand import NAMES, holder_config, member
+from torch import Tensor
+
+from vertizo.core.names import Head
+from vertizo.data.keyed import FileTable
+from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.network.finished import LabelHolderModel
+from vertizo.network.options import ScoringOptions
+from vertizo.network.predicting import NewRecords, PredictingService, help_predict
+from vertizo.ops.scoring.member import ScoringMember
+from vertizo.ops.scoring.scorer import Scorer
+from vertizo.ops.scoring.service import ScoringService
+
+
+@dataclass
+class Scoring:
+    """A label holder that scores new records of the fixture ``tables``."""
+
+    tables: Path
+    trained: Path
+    options: ScoringOptions
+    service: ScoringService
+    scorer: Scorer
+    key: str
+    notices: list[str]
+    keys: list[str] = field(default_factory=list)
+    """Of records that all parties have."""
+
+    def table(self, name: str) -> FileTable:
+        """A party's new records."""
+        return FileTable(self.tables / f"{name}.new.csv", "key", CsvFormat())
+
+    def member(self, name: str, channel: Any, table: Any = None) -> ScoringMember:
+        """A member that asks through a channel."""
+        config = member(self.tables, self.trained, name)
+        return ScoringMember(config, table or self.table(name), channel, self.notices.append)
+
+    @contextmanager
+    def members(
+        self,
+        names: Sequence[str] = NAMES,
+        channel: Callable[..., DirectChannel] = DirectChannel,
+        tables: dict[str, Any] | None = None,
+    ) -> Iterator[dict[str, ScoringMember]]:
+        """Members at work, each in a thread."""
+        over = threading.Event()
+        made = {
+            name: self.member(
+                name, channel(self.service, name, 60.0, over.is_set), (tables or {}).get(name)
+            )
+            for name in names
+        }
+
+        def work(one: ScoringMember) -> None:
+            with suppress(GoneError):
+                one.run()
+
+        threads = [threading.Thread(target=work, args=(one,)) for one in made.values()]
+        for thread in threads:
+            thread.start()
+        try:
+            yield made
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+            for name in names:
+                self.service.gone(name)
+
+
+def scoring_of(
+    tables: Path,
+    trained: Path,
+    folder: Path,
+    callers: Path,
+    token: str,
+    head: Head = "private",
+    **keys: Any,
+) -> Scoring:
+    """A label holder that scores with one of the heads; ``keys`` are of the section ``scoring``."""
+    section = {
+        "deadline": 600.0,
+        "http": "127.0.0.1:0",
+        "callers": callers,
+        "log": folder / "log",
+        **keys,
+    }
+    config = holder_config(tables, trained, scoring=section)
+    assert config.scoring is not None
+    notices: list[str] = []
+    model = LabelHolderModel(config, head)
+    own = FileTable(tables / "bank.new.csv", "key", CsvFormat())
+    service = ScoringService(config, model, own, notices.append)
+    scorer = Scorer(service, config.scoring, folder, notices.append)
+    made = Scoring(tables, trained, config.scoring, service, scorer, token, notices)
+    made.keys = list(NewRecords(tables / "bank.new.csv", "key", CsvFormat(), "t").keys)
+    return made
+
+
+def predicted(tables: Path, trained: Path, head: Head = "private") -> dict[str, Tensor]:
+    """Logits of `vertizo predict` for all new records, by key."""
+    records = {n: NewRecords(tables / f"{n}.new.csv", "key", CsvFormat(), "t") for n in NAMES}
+    own = NewRecords(tables / "bank.new.csv", "key", CsvFormat(), "t")
+    service = PredictingService(holder_config(tables, trained), own, head=head)
+
+    def work(name: str) -> int:
+        channel = DirectChannel(service, name)
+        return help_predict(member(tables, trained, name), records[name], channel)
+
+    together([partial(work, name) for name in NAMES])
+    return dict(zip(own.keys, torch.unbind(service.logits()), strict=True))
