@@ -93,7 +93,7 @@ def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
         if "label_holder" not in tree["data"]:
             del own["server"]["encoder"]
     zeroth = {**plain["dpzv"], "data": {"validation": 0.0 if few else 0.15}}
-    zeroth |= {"epochs": 40} if few else {}
+    zeroth |= {"epochs": 40} if few else {"server": {"final_head": "auto"}}
     found = {"network": network, "linear": linear, "dpzv": zeroth}
     return {name: _with(own, tree) for name, own in found.items()}
 
