@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -55,6 +56,10 @@ class GoneError(Exception):
     """A member says no more, or nobody is there to answer it."""
 
 
+ENDED: ContextVar[threading.Event | None] = ContextVar("ENDED", default=None)
+"""Set once those that work `together` with a thread have ended: it asks no more."""
+
+
 class DirectChannel:
     """A member in the service's own process, which asks again every ``patience`` seconds.
 
@@ -83,7 +88,7 @@ class DirectChannel:
             while time.monotonic() < end:
                 with suppress(Empty):
                     return answers.get(timeout=min(0.02, self._patience))
-                if self._over():
+                if self._over() or ((ended := ENDED.get()) is not None and ended.is_set()):
                     raise GoneError
 
     def close(self) -> None:
@@ -141,8 +146,10 @@ def ticking(service: FederationService) -> Iterator[list[Exception]]:
 def together(works: Sequence[Callable[[], Result]], seconds: float = PATIENT) -> list[Result]:
     """What each returns, in a thread of its own; raises what the first to fail raised."""
     futures: list[Future[Result]] = [Future() for _ in works]
+    ended = threading.Event()
 
     def run(future: Future[Result], work: Callable[[], Result]) -> None:
+        ENDED.set(ended)  # in this thread alone
         try:
             future.set_result(work())
         except BaseException as error:
@@ -151,6 +158,7 @@ def together(works: Sequence[Callable[[], Result]], seconds: float = PATIENT) ->
     for pair in zip(futures, works, strict=True):
         threading.Thread(target=run, args=pair, daemon=True).start()
     done, left = wait(futures, seconds, FIRST_EXCEPTION)
+    ended.set()
     for future in done:
         future.result()
     assert not left, "somebody did not finish"
@@ -178,8 +186,10 @@ def joined(
 
 
 def direct(service: Service) -> Callable[[str], Channel]:
-    """Channels within this process."""
-    return lambda member: DirectChannel(service, member)
+    """Channels within this process, which end where the service fails."""
+    return lambda member: DirectChannel(
+        service, member, over=lambda: getattr(service, "failure", None) is not None
+    )
 
 
 def served(
