@@ -10,7 +10,6 @@ import torch
 from tests.rows import each
 from torch import Tensor
 
-from vertizo.cli.privacy import audit as command
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit import small
 from vertizo.lab.audit.along import CraftedTangents
@@ -18,6 +17,7 @@ from vertizo.lab.audit.cases import ALONG
 from vertizo.lab.audit.final_model import FinalModel
 from vertizo.lab.audit.game import audit
 from vertizo.lab.audit.setting import Setting
+from vertizo.lab.commands.privacy import audit as command
 from vertizo.privacy.mechanisms import SeededNoise
 
 LARGE = 0.05

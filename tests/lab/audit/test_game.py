@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from vertizo.cli.privacy import audit as command
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit import small
@@ -20,6 +19,7 @@ from vertizo.lab.audit.final_model import FinalModel
 from vertizo.lab.audit.game import audit
 from vertizo.lab.audit.private_labels import SeesRelease
 from vertizo.lab.audit.setting import Setting
+from vertizo.lab.commands.privacy import audit as command
 from vertizo.party import private_updates
 from vertizo.privacy import clipping
 from vertizo.privacy.mechanisms import SeededNoise
