@@ -51,6 +51,22 @@ def test_the_top_level_is_a_few_rooms() -> None:
     assert len(names) <= 18, sorted(names)
 
 
+def lines(*rooms: str) -> int:
+    """Of the modules below some folders."""
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def test_who_has_to_trust_the_program_is_told_how_much_there_is_to_read() -> None:
+    said = (ROOT.parent.parent / "SECURITY.md").read_text(encoding="utf-8")
+    core = lines("") - lines("lab", "ops")
+    inner = lines("protocol", "privacy", "methods", "party", "network")
+    for size, words in ((core, "lines of Python"), (inner, "of them")):
+        found = re.search(rf"([\d,]+) {words}", said)
+        assert found is not None, words
+        assert abs(int(found[1].replace(",", "")) - size) <= 1000, (words, size)
+
+
 def test_what_is_exported() -> None:
     assert vertizo.__all__ == EXPORTED
     assert dir(vertizo) == sorted(EXPORTED)
