@@ -30,7 +30,7 @@ from vertizo.core.names import Precision
 from vertizo.data.vertical import VerticalData
 from vertizo.models import networks, resnet
 from vertizo.models.losses import Classification
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
 
 SIDES: list[tuple[int, ...]] = [(3, 32, 16)] * 2
 PATCHES: list[tuple[int, ...]] = [(3, 16, 16)] * 4

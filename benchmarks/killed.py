@@ -27,8 +27,8 @@ from vertizo.ops.agent.store import Store
 from vertizo.ops.scoring import callers
 from vertizo.privacy.ledger import REPLY, STEP
 from vertizo.privacy.ledger_file import LedgerFile
-from vertizo.run import checkpoint
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 PARTIES = ("bank", "north", "east")
 MEMBERS = PARTIES[1:]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vertizo.config.schema import parse
 from vertizo.core.randomness import Stream
 from vertizo.data.prepare import prepare
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
 
 NOISE = {"privacy": {"mechanism": "gaussian", "clip": 1.0, "noise_std": 1.0}}
 MODES: dict[str, dict[str, Any]] = {"": {}, " under noise": NOISE}

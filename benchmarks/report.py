@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import vertizo
-from vertizo.run.provenance import commit, processor
+from vertizo.run.results.provenance import commit, processor
 
 Rounds = Callable[[], int]
 """Makes some rounds and says how many."""

@@ -36,8 +36,8 @@ from vertizo.data.vertical import Pooled
 from vertizo.models.losses import Classification
 from vertizo.party import storage
 from vertizo.party.table import EmbeddingTable
-from vertizo.run import checkpoint
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results import checkpoint
 
 RECORDS = (1_000, 10_000, 100_000, 1_000_000)
 CLIENTS, DIM, COLUMNS = 8, 64, 8

@@ -55,8 +55,8 @@ from vertizo import Privacy, VerticalClassifier, VerticalRegressor
 from vertizo.data.datasets import catalog
 from vertizo.data.tabular import frames
 from vertizo.lab.attacks.inversion import decode
-from vertizo.run.prediction import Predictor
-from vertizo.run.provenance import commit, processor, versions
+from vertizo.run.results.provenance import commit, processor, versions
+from vertizo.run.trained.prediction import Predictor
 
 SEEDS = (0, 1, 2)
 KNOWN = 300

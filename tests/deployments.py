@@ -25,9 +25,9 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import REPLY
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
-from vertizo.run import checkpoint
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.federation import Federation, build
+from vertizo.run.build.privacy import record_choice
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results import checkpoint
 
 MEMBERS = ("north", "east", "south", "west")
 

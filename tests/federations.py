@@ -24,7 +24,7 @@ from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query, Reply
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 from vertizo.testing.codecs import back  # noqa: F401
 from vertizo.testing.federations import (  # noqa: F401 - for those who import this module
     CLASSES,

@@ -219,7 +219,7 @@ TABLE = r'''
 +step = (words[1] % np.uint64(self.classes)).astype(np.int64)
 
 # fitted-scale-not-refused: an ε is stated though the scale of the labels was read off them
-@ run/build_privacy.py run/test_build_privacy.py run/test_own_features.py
+@ run/build/privacy.py run/test_build_privacy.py run/test_own_features.py
 -        if data.fitted_labels:
 +        if data.fitted_labels and data.class_names is not None:
 
@@ -290,21 +290,21 @@ TABLE = r'''
 +return self._plain.slopes(rows, weights)
 
 # decay-of-another-client: a straggler's learning rate falls as fast as that of the first client
-@ run/build_client.py run/test_lengths.py run/test_build_optimizers.py
+@ run/build/client.py run/test_lengths.py run/test_build_optimizers.py
 -answers_expected(config, records, clients)[index]
 +answers_expected(config, records, clients)[0]
 
 # reply-takes-no-time: replies take no time on a line of limited bandwidth
-@ run/simulator.py run/test_simulator.py run/test_links.py contracts/test_transcripts.py
+@ run/loop/simulator.py run/test_simulator.py run/test_links.py contracts/test_transcripts.py
 -after=len(reply) / bandwidth if bandwidth else 0.0
 +after=0.0
 
 # losses-drawn-again: a resumed run loses other messages than one that was not stopped
-@ run/simulator.py run/test_simulator.py run/test_experiment.py
+@ run/loop/simulator.py run/test_simulator.py run/test_experiment.py
 -        self._transmissions = list(state["transmissions"])
 
 # one-evaluation-more: training ends an evaluation later than patience says
-@ run/stopping.py run/test_stopping.py
+@ run/loop/stopping.py run/test_stopping.py
 -self.waited >= patience)
 +self.waited > patience)
 

@@ -23,7 +23,7 @@ from vertizo.core import kernels
 from vertizo.network.authority import issue
 from vertizo.network.options import ServeConfig, load_serve
 from vertizo.network.store import NOTHING, RECORD, records
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 SERVER = "bank"
 MEMBERS = ("north", "east")

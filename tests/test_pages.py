@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vertizo.__main__ import main
-from vertizo.run.loop import Training
+from vertizo.run.loop.training import Training
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from tests.waiting import PATIENT
 
 from vertizo import Experiment
 from vertizo.config import schema
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 from vertizo.testing.federations import alike
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("processes")]

@@ -13,7 +13,7 @@ import vertizo as vz
 from vertizo.__main__ import main
 from vertizo.config import schema as configuration
 from vertizo.methods.choice import METHODS
-from vertizo.run.provenance import processor, versions
+from vertizo.run.results.provenance import processor, versions
 
 pytestmark = pytest.mark.fresh
 

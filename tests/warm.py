@@ -29,7 +29,7 @@ CONTEXT.set_forkserver_preload(  # the one list of all tests: a process has one 
         "vertizo.network.predicting",
         "vertizo.network.serving",
         "vertizo.ops.scoring.scorer",
-        "vertizo.run.loop",
+        "vertizo.run.loop.training",
     ]
 )
 

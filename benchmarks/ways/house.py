@@ -7,7 +7,7 @@ from typing import Any
 from report import Rounds
 
 from vertizo.config.schema import parse
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
 from ways.setting import Records, Setting, as_vertical
 
 

@@ -14,7 +14,7 @@ from ways.plain_torch import Loop
 from ways.setting import SHAPES, VARIANTS, Records, Setting, Shape, Variant
 
 from vertizo.methods.czofo import Czofo
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 ROUNDS = 9
 ROUNDING = 0.005

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Vertizo, sets
 from tests.rows import each
 
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 SETTINGS = sets(
     "data={name: table, path: people.csv, label: y, columns: {a: [x], b: [z]}, label_holder: null}",

@@ -19,8 +19,8 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.run import checkpoint
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 ROWS = 40
 HEADER = "customer,age,income,job,payment_delay,opened,defaulted"
@@ -515,7 +515,7 @@ def test_a_graphics_card_that_is_not_there(
 def test_memory_that_runs_out_later_is_one_line(
     vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vertizo.run.room.available", lambda: None)
+    monkeypatch.setattr("vertizo.run.build.models.available", lambda: None)
     options = ("data.name=digits", "client.model.hidden=[9999999999999]")
     outcome = vertizo("train", *(part for option in options for part in ("--set", option)))
     assert outcome.code == 2

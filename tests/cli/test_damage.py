@@ -20,10 +20,10 @@ from tests.once import Once
 import vertizo as vz
 from vertizo.config import schema
 from vertizo.core.errors import Interrupted, RunError
-from vertizo.run import checkpoint
-from vertizo.run.callbacks import Callback
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.loop.callbacks import Callback
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 SETTINGS = (
     "data={name: table, path: things.csv, label: y, drop: [name], delimiter: ';',"

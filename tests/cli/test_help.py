@@ -18,7 +18,7 @@ from vertizo.config import schema
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.options import MECHANISMS
-from vertizo.run.tracking import TRACKERS
+from vertizo.run.loop.tracking import TRACKERS
 
 HEAVY = {"torch", "pydantic", "sklearn", "scipy", "numpy", "polars", "pandas", "yaml", "grpc"}
 RUN = """\

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Refuses, Vertizo, sets
 
 from vertizo.cli.predict import predict_offline
-from vertizo.run.prediction import predict
+from vertizo.run.trained.prediction import predict
 
 TABLE = "name;size;shape;y\n" + "".join(
     f"n{i};{i % 11}.5;{'round' if i % 3 else 'long'};{'yes' if i % 11 > 5 else 'no'}\n"

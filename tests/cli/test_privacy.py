@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Refuses, Vertizo, sets
 from tests.rows import each
 
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 MNIST = shlex.split(
     "plan --records 60000 --clients 7 --epochs 100 --batch 64 --epsilon 1 --delta 1e-3 --clip 10"

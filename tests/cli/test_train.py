@@ -25,7 +25,7 @@ from tests.waiting import until
 
 from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
 """Figures that no two runs share."""

@@ -20,7 +20,7 @@ from vertizo.core.arrays import card
 from vertizo.core.errors import ConfigError
 from vertizo.methods.choice import METHODS
 from vertizo.models.torch import wrap
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 from vertizo.zeroth_order import directions
 
 PAIRS = [

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vertizo.methods.choice import METHODS, asking
 from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.run.coverage import FEATURES
+from vertizo.run.build.coverage import FEATURES
 
 RECORDS, RECORD = 80, 7
 LINE, BENT = {"name": "mlp", "outputs": fed.DIM}, {"name": "mlp", "hidden": [16]}

@@ -17,7 +17,7 @@ from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
 from vertizo.privacy.own_mechanism import OwnMechanism
-from vertizo.run.callbacks import Callback, Tracked
+from vertizo.run.loop.callbacks import Callback, Tracked
 from vertizo.testing import check_dataset, check_mechanism, check_tracker
 
 LOANS = Path(__file__).parents[2] / "examples" / "loans.csv"

@@ -45,8 +45,8 @@ from vertizo.models.recordwise import RecordwiseModel
 from vertizo.models.torch import wrap
 from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
 from vertizo.party.server_model import ServerModel
-from vertizo.run import build_models
-from vertizo.run.build_models import server_module
+from vertizo.run.build import models as build_models
+from vertizo.run.build.models import server_module
 from vertizo.testing import federations
 from vertizo.testing.sensitivity import (
     Heard,

@@ -37,7 +37,7 @@ from vertizo.methods.choice import asking
 from vertizo.network.serving import FederationService
 from vertizo.privacy.secure_noise import SecureNoise
 from vertizo.protocol import wire
-from vertizo.run.provenance import processor
+from vertizo.run.results.provenance import processor
 
 FOLDER = Path(__file__).with_name("transcripts")
 

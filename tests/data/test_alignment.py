@@ -21,7 +21,7 @@ from vertizo.core.names import Encoding
 from vertizo.data.alignment import TableToAlign, align_table, in_order, keys_of
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 
 def table(values: Any, dtype: Any = None) -> pl.DataFrame:

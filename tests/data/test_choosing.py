@@ -23,7 +23,7 @@ from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
 from vertizo.data.party_table import Choice
 from vertizo.data.prepare import prepare
-from vertizo.run.coverage import STRATIFIED
+from vertizo.run.build.coverage import STRATIFIED
 from vertizo.run.experiment import Experiment
 
 pd = Lazy("pandas")

@@ -28,7 +28,7 @@ from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import of_classes
 from vertizo.ops.scoring.lookup import Lookup
 from vertizo.run.experiment import Experiment
-from vertizo.run.prediction import Predictor
+from vertizo.run.trained.prediction import Predictor
 
 ROWS = 60
 

@@ -19,7 +19,7 @@ from vertizo.lab.comparison import Row, bytes_to, mean_and_spread, rows
 from vertizo.lab.comparison_table import brief, lines, paid, verdict
 from vertizo.lab.engines import Processes
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 pytestmark = pytest.mark.full
 RATE = "client.optimizer.learning_rate"

@@ -24,8 +24,8 @@ from vertizo.lab.dossier import Dossier
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
+from vertizo.run.results import checkpoint
 
 TABLE = {
     "seed": 0,

@@ -16,9 +16,9 @@ from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.intrinsic import intrinsic
 from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
-from vertizo.run.build_privacy import planned_rounds
+from vertizo.run.build.privacy import planned_rounds
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 
 def test_the_papers_setting_has_the_papers_figures() -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from vertizo.lab import made_by
-from vertizo.run.folder import CLOSING
+from vertizo.run.results.folder import CLOSING
 
 
 def run(path: Path, commit: str, seconds: float) -> Path:

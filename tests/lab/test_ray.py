@@ -21,7 +21,7 @@ from vertizo.lab.comparison import Run
 from vertizo.lab.engines import Processes, RayCluster
 from vertizo.lab.ray import connected, gather
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("ray")]
 

@@ -24,7 +24,7 @@ from tests.lab.conftest import TINY, timeless
 from vertizo.core.version import VERSION
 from vertizo.lab import comparison
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 pytestmark = [
     pytest.mark.needs("ray"),

@@ -24,7 +24,7 @@ from vertizo.models.optimizers import Sgd
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.uniform import Uniform
 from vertizo.protocol.messages import Query
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 NOMINAL = 8
 CLIENTS: dict[str, dict[str, Any]] = {

@@ -24,7 +24,7 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.protocol.messages import Query
-from vertizo.run.federation import build
+from vertizo.run.loop.federation import build
 
 sklearn_linear = Lazy("sklearn.linear_model")
 

@@ -10,8 +10,8 @@ from tests import federations
 from torch import Tensor
 
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
-from vertizo.run.coverage import METHOD_HOLDS, UNDECLARED
-from vertizo.run.federation import Federation, build
+from vertizo.run.build.coverage import METHOD_HOLDS, UNDECLARED
+from vertizo.run.loop.federation import Federation, build
 from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer")

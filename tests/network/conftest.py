@@ -9,7 +9,7 @@ from tests import deployments as dep
 from tests.network.by_hand import NAMES, holder_config, member, write_tables
 from tests.once import Once
 
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 
 @pytest.fixture(scope="package")

@@ -17,7 +17,7 @@ from vertizo.network.job import budget_for_jobs, charged_data, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.run.record_names import names_of
+from vertizo.run.build.record_identity import names_of
 
 
 def job(folder: Path, name: str, ledger: Path | None = None, **keys: Any) -> ServeConfig:

@@ -25,7 +25,7 @@ from tests.rows import each
 from vertizo.core.errors import RunError, UserError
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 PARTIES = ("run", "lab", "clinic")
 CLOCK = (

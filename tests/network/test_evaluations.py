@@ -23,9 +23,9 @@ from vertizo.network import frames
 from vertizo.network.frames import Next, Ready, Send, Sent, Terms
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 CLOCK = ("seconds", "bytes_up", "bytes_down", "sha256")
 """Figures of the processes, not of the models: bytes that were sent again are counted again; and

@@ -33,8 +33,8 @@ from vertizo.privacy.ledger_file import LedgerFile
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
-from vertizo.run.federation import Federation
-from vertizo.run.folder import RunFolder
+from vertizo.run.loop.federation import Federation
+from vertizo.run.results.folder import RunFolder
 
 
 class Killed(BaseException):

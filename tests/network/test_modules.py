@@ -17,8 +17,8 @@ from vertizo.core.randomness import Stream
 from vertizo.models.torch import wrap
 from vertizo.network.job import records_of
 from vertizo.network.serving import FederationService
-from vertizo.run import checkpoint
-from vertizo.run.coverage import MODEL_HOLDS, assumptions
+from vertizo.run.build.coverage import MODEL_HOLDS, assumptions
+from vertizo.run.results import checkpoint
 
 
 class Whole(nn.Module):

@@ -17,9 +17,9 @@ from vertizo.network.job import charged_data
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy import label_file
-from vertizo.run import checkpoint
-from vertizo.run.folder import RunFolder
-from vertizo.run.ledger_session import set_apart
+from vertizo.run.loop.ledger_session import set_apart
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 RESPONSE = {"mechanism": "randomised-response", "epsilon": 1.0}
 TEACHER = {"mechanism": "teacher", "epsilon": 1.0, "teacher": {"components": 5}}

@@ -32,7 +32,7 @@ from vertizo.network.predicting import NewRecords, PredictingService, help_predi
 from vertizo.network.serving import FederationService
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 sklearn_datasets = Lazy("sklearn.datasets")
 

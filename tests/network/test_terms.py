@@ -16,7 +16,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.network.frames import Terms
 from vertizo.network.options import JoinConfig
 from vertizo.network.terms import accepted as accepted_terms
-from vertizo.run.prediction import for_predicting
+from vertizo.run.trained.prediction import for_predicting
 
 CODE = """
 from pathlib import Path

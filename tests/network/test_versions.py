@@ -23,7 +23,7 @@ from vertizo.network.grpc import GrpcChannel, GrpcServer
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 OURS = f"this is vertizo {VERSION}, which speaks"
 

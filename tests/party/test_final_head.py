@@ -21,9 +21,10 @@ from vertizo.models.torch import wrap
 from vertizo.party.final_head import ENOUGH, Chosen, Fitted, Refitted, _by_trees
 from vertizo.party.metrics import Scores, quality
 from vertizo.party.server_model import ServerModel
-from vertizo.run import checkpoint, loop
 from vertizo.run.experiment import Experiment
-from vertizo.run.prediction import Predictor
+from vertizo.run.loop import training as loop
+from vertizo.run.results import checkpoint
+from vertizo.run.trained.prediction import Predictor
 
 SETTINGS: dict[str, Any] = {
     "seed": 0,

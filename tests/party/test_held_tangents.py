@@ -14,7 +14,7 @@ from vertizo.core.errors import ConflictError
 from vertizo.party.checks import with_tangents
 from vertizo.privacy.ledger import digest
 from vertizo.protocol.messages import Query, Reply
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 SWEEPS, CLIENTS = 4, 3
 HELD: dict[str, Any] = {

@@ -35,7 +35,7 @@ from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.ledger import Answered, digest
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 RECORDS, BATCH, BOUND = 29, 8, 1000.0
 INF, NAN = float("inf"), float("nan")

@@ -13,7 +13,7 @@ from tests.rows import each
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.choosing import Case, Way, chosen, table, three_ways, ways
-from vertizo.run.coverage import FEATURES
+from vertizo.run.build.coverage import FEATURES
 
 stats = Lazy("scipy.stats")
 

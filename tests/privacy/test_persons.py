@@ -28,9 +28,9 @@ from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.persons import Persons, epsilon_of_releases, of_person
 from vertizo.privacy.statement import Statement
-from vertizo.run import summary_figures
 from vertizo.run.experiment import Experiment
-from vertizo.run.explanation import explain
+from vertizo.run.results import summary_figures
+from vertizo.run.trained.explanation import explain
 
 stats = Lazy("scipy.stats")
 

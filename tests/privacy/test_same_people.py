@@ -17,8 +17,8 @@ from vertizo.config import schema
 from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger_register import Register
-from vertizo.run import ledger_session
-from vertizo.run.record_names import names_of
+from vertizo.run.build.record_identity import names_of
+from vertizo.run.loop import ledger_session
 
 ROWS = 300
 Change = Callable[[pl.DataFrame], pl.DataFrame]

@@ -13,9 +13,9 @@ from tests.same import same
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.randomness import Stream
-from vertizo.run.activation import Activation
-from vertizo.run.callbacks import Callback
 from vertizo.run.experiment import Experiment, Result
+from vertizo.run.loop.activation import Activation
+from vertizo.run.loop.callbacks import Callback
 
 Q = [0.5, 0.3, 0.2]
 

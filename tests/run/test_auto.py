@@ -20,9 +20,9 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.run import auto
+from vertizo.run.build.record_identity import names_of
 from vertizo.run.experiment import Experiment, settled
-from vertizo.run.ledger_session import budget_for
-from vertizo.run.record_names import names_of
+from vertizo.run.loop.ledger_session import budget_for
 
 TABLE: dict[str, Any] = {"name": "breast-cancer", "limit": 80, "validation": 0.2}
 QUICK: dict[str, Any] = {"method": "auto", "seed": 0, "epochs": 1, "data": TABLE}

@@ -16,7 +16,7 @@ from vertizo.core.randomness import Stream
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.mixing import mixes_records
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.run.build_models import client_model, embedding_dim, server_model
+from vertizo.run.build.models import client_model, embedding_dim, server_model
 
 STREAM = Stream.from_seed(1)
 RANDOM: dict[str, Any] = {"checkpoint": "random", "vector": 8, "heads": 2, "vocabulary": 40}

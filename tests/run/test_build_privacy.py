@@ -19,10 +19,10 @@ from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of, mu_of_units
-from vertizo.run.coverage import CODEC_HOLDS, DATA_HOLD, MODEL_HOLDS
+from vertizo.run.build.coverage import CODEC_HOLDS, DATA_HOLD, MODEL_HOLDS
+from vertizo.run.build.schedule import batch_sizes
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import Federation, build
-from vertizo.run.lengths import batch_sizes
+from vertizo.run.loop.federation import Federation, build
 
 DELTA = 1e-5
 PLUGIN = Path(__file__).parents[2] / "examples/plugin/src/vertizo_example"
@@ -336,7 +336,7 @@ def test_batch_sizes_are_those_that_the_server_model_sees(
             seen.add(len(rows))
             return super().forward(rows)
 
-    monkeypatch.setattr("vertizo.run.build_models.server_module", lambda *_: Watched(9, 3))
+    monkeypatch.setattr("vertizo.run.build.models.server_module", lambda *_: Watched(9, 3))
     federation = fed.build(method, timing, more)
     assert set(batch_sizes(fed.config(method, timing, more), 29, 3)) == expected
     seen.clear()

@@ -11,9 +11,9 @@ from tests.rows import each
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
-from vertizo.run.callbacks import Callback, Tracked
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.loop.callbacks import Callback, Tracked
+from vertizo.run.results.folder import RunFolder
 
 SMALL: dict[str, Any] = {"seed": 0, "epochs": 2, "batch_size": 27, "data": {"limit": 60}}
 

@@ -18,7 +18,7 @@ from tests.same import same
 from torch import Tensor
 
 from vertizo.core.errors import RunError
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
 

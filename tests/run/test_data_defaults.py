@@ -20,8 +20,8 @@ from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import Vafl
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
-from vertizo.run import data_defaults
-from vertizo.run.data_defaults import (
+from vertizo.run.build import data_defaults
+from vertizo.run.build.data_defaults import (
     TANGENT_CLIP,
     client_rate,
     complete,
@@ -29,7 +29,7 @@ from vertizo.run.data_defaults import (
     server_rate,
 )
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
+from vertizo.run.loop.federation import build
 
 
 def people(records: int, columns: int = 4, parties: int = 2, seed: int = 0) -> VerticalData:

@@ -23,8 +23,8 @@ from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.data.datasets import catalog
 from vertizo.party.metrics import Scores
 from vertizo.run.experiment import Experiment, Progress, Result
-from vertizo.run.federation import Federation, build
-from vertizo.run.folder import RunFolder
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results.folder import RunFolder
 
 CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
 """Figures that no two runs share."""
@@ -430,7 +430,7 @@ class TestResume:
             return save(self, name, state)
 
         monkeypatch.setattr(RunFolder, "save", slow)
-        monkeypatch.setattr("vertizo.run.loop.SAVED_EVERY", 0.0)
+        monkeypatch.setattr("vertizo.run.loop.training.SAVED_EVERY", 0.0)
         ran("rounds=10", *asked, out=tmp_path / "run")
         assert 2 <= saved <= most
         assert not asked or saved > 9

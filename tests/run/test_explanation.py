@@ -13,9 +13,9 @@ from tests.rows import each
 
 from vertizo.config.schema import parse
 from vertizo.privacy import label_advantage
-from vertizo.run.coverage import FEATURES
+from vertizo.run.build.coverage import FEATURES
 from vertizo.run.experiment import Experiment
-from vertizo.run.explanation import Explanation, explain
+from vertizo.run.trained.explanation import Explanation, explain
 
 WANTED = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.epsilon": 2.0}
 PRIVACY: dict[str, tuple[dict[str, Any], str]] = {

@@ -17,7 +17,7 @@ from vertizo.cli.main import main
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment
-from vertizo.run.export import export, parts_of
+from vertizo.run.trained.export import export, parts_of
 
 TABLE = "id,job,town,age,label\n" + "".join(
     f"{n},j{n % 3},t{n % 2},{n},{n % 2}\n" for n in range(60)

@@ -16,7 +16,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.datasets.catalog import load as load_data
 from vertizo.data.vertical import VerticalData
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
 
 MODELS = '''
 import numpy as np

@@ -20,8 +20,8 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError, UserError
 from vertizo.data.prepared import Preparation
 from vertizo.models.losses import Regression
-from vertizo.run import checkpoint
-from vertizo.run.folder import CLOSING, STUDIES, RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import CLOSING, STUDIES, RunFolder
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ class TestLock:
     def test_it_holds_between_processes_and_ends_with_them(self, folder: RunFolder) -> None:
         text = (
             "import sys, time; from pathlib import Path\n"
-            "from vertizo.run.folder import RunFolder\n"
+            "from vertizo.run.results.folder import RunFolder\n"
             f"with RunFolder(Path({str(folder.path)!r})).locked():\n"
             "    print('in', flush=True); time.sleep(60)\n"
         )

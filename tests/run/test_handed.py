@@ -16,7 +16,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Batch, Query, Reply, Upload
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
 
 SETTINGS = [
     *((f"method.name={n}",) for n in ("cascaded", "zoo-vfl", "syn-zoo-vfl", "vafl", "split")),

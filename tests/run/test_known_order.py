@@ -15,7 +15,7 @@ from vertizo.core.errors import ConfigError, MalformedError, OtherRoundError, Un
 from vertizo.lab.audit.setting import Setting
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 KNOWN = {"codecs.ids": "known"}
 TIMINGS = ("asynchronous", "synchronous")

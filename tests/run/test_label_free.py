@@ -14,11 +14,11 @@ from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import RunError
-from vertizo.run.coverage import FEATURES
+from vertizo.run.build.coverage import FEATURES
+from vertizo.run.build.label_free import FITTED, controls_of, is_private
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
-from vertizo.run.label_free import FITTED, controls_of, is_private
-from vertizo.run.prediction import Predictor
+from vertizo.run.loop.federation import build
+from vertizo.run.trained.prediction import Predictor
 
 decomposition = Lazy("sklearn.decomposition")
 

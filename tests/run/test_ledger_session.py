@@ -18,9 +18,9 @@ from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.guarantee import joined_epsilon
 from vertizo.privacy.ledger_register import Names
+from vertizo.run.build.record_identity import names_of
 from vertizo.run.experiment import Experiment
-from vertizo.run.ledger_session import budget_for, charged_data
-from vertizo.run.record_names import names_of
+from vertizo.run.loop.ledger_session import budget_for, charged_data
 
 BASE = (
     "seed=0",

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vertizo.config.schema import parse
 from vertizo.models.optimizers import Sgd
+from vertizo.run.build.schedule import answers_expected
 from vertizo.run.experiment import Experiment
-from vertizo.run.lengths import answers_expected
 
 
 @each(

@@ -12,7 +12,7 @@ from tests.rows import each
 
 from vertizo.config.links import Constant, Delay, Exponential, Links, LogNormal, Trace
 from vertizo.core.randomness import Stream
-from vertizo.run.simulator import CHUNK, LinkDraws
+from vertizo.run.loop.simulator import CHUNK, LinkDraws
 
 STREAM = Stream.from_seed(11)
 SECONDS = (0.5, 1.0, 1.0, 4.0)

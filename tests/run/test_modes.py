@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points, copied
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import Federation, build
-from vertizo.run.prediction import Predictor
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results import checkpoint
+from vertizo.run.trained.prediction import Predictor
 
 ROWS, CLASSES = 64, 10
 

@@ -24,13 +24,13 @@ from vertizo.methods.one_shot import OneShot
 from vertizo.network import archive, frames
 from vertizo.network.frames import Done, Noted, Send
 from vertizo.network.job import Records, records_of
+from vertizo.run.build.label_free import FITTED, controls_of
 from vertizo.run.experiment import Experiment
-from vertizo.run.export import parts_of
-from vertizo.run.federation import build
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import FITTED, controls_of
-from vertizo.run.ledger_session import budget_for
-from vertizo.run.prediction import Predictor
+from vertizo.run.loop.federation import build
+from vertizo.run.loop.ledger_session import budget_for
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.export import parts_of
+from vertizo.run.trained.prediction import Predictor
 
 SMALL: dict[str, Any] = {"seed": 0, "data": {"name": "digits", "limit": 300, "test_limit": 100}}
 ONCE: dict[str, Any] = {**SMALL, "method": {"name": "one-shot"}}

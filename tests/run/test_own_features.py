@@ -19,9 +19,9 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.methods.choice import asking
 from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
-from vertizo.run.explanation import explain
-from vertizo.run.federation import Federation
-from vertizo.run.prediction import Predictor
+from vertizo.run.loop.federation import Federation
+from vertizo.run.trained.explanation import explain
+from vertizo.run.trained.prediction import Predictor
 
 
 def half_own(data: VerticalData) -> VerticalData:

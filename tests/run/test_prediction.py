@@ -18,10 +18,10 @@ from vertizo.core.errors import DataError, RunError
 from vertizo.data.choosing import set_apart
 from vertizo.data.tabular.frames import read
 from vertizo.party.metrics import Scores
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor, coverage_of, predict
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor, coverage_of, predict
 
 ROWS = 80
 TINY = ("epochs=2", "batch_size=9", "data.validation=0.2", "data.name=table", "data.label=y")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vertizo.core.errors import DataError
-from vertizo.run import provenance
+from vertizo.run.results import provenance
 
 
 def test_a_run_that_begins_tells_when_and_of_what(

@@ -16,8 +16,9 @@ from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
 from vertizo.party.metrics import scores
 from vertizo.protocol.messages import Purpose
-from vertizo.run import references, summary_figures
+from vertizo.run import references
 from vertizo.run.experiment import Experiment
+from vertizo.run.results import summary_figures
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from vertizo.data.prepared import Preparation
 from vertizo.models.losses import Huber, Quantile, Regression
 from vertizo.party.closing_scores import closing_scores
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor
 
 DIABETES = ("data.name=diabetes", "epochs=30", "batch_size=30", "seed=0", "method.name=vafl")
 NOISE = (

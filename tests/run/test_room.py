@@ -12,8 +12,8 @@ from vertizo.config import architectures as a
 from vertizo.core.errors import ConfigError
 from vertizo.core.memory import ran_out
 from vertizo.core.randomness import Stream
-from vertizo.run import room
-from vertizo.run.build_models import OwnFeatures, client_model, server_model
+from vertizo.run.build import models as room
+from vertizo.run.build.models import OwnFeatures, client_model, server_model
 
 STREAM = Stream.from_seed(1)
 FREE = 10**6

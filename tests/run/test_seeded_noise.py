@@ -20,7 +20,7 @@ from vertizo.lab.reproduction.runs import configure
 from vertizo.party.private_updates import SecretSgd
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.run.experiment import Experiment
-from vertizo.run.summary_figures import rows
+from vertizo.run.results.summary_figures import rows
 
 PRIVATE: dict[str, Any] = {
     "privacy.mechanism": "gaussian",

@@ -20,8 +20,8 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.prepared import Preparation
 from vertizo.models.losses import MultiLabel
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor
 
 NAMES = ["churned", "complained", "late"]
 

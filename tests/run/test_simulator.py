@@ -16,7 +16,7 @@ from tests.rows import each
 from vertizo.config.schema import ExperimentConfig
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query, Reply
-from vertizo.run import traffic as uploads
+from vertizo.run.loop import traffic as uploads
 
 METHODS = ("dpzv", "cascaded", "vafl")
 TIMINGS = ("asynchronous", "synchronous")

@@ -16,9 +16,9 @@ from vertizo.config.early_stopping import EarlyStopping
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.folder import RunFolder
-from vertizo.run.loop import Training
-from vertizo.run.stopping import Stopping
+from vertizo.run.loop.stopping import Stopping
+from vertizo.run.loop.training import Training
+from vertizo.run.results.folder import RunFolder
 
 SAVED_OFTEN: dict[str, Any] = {
     "seed": 0,

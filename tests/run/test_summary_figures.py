@@ -13,8 +13,8 @@ from tests.lazy import Lazy
 
 import vertizo as vz
 from vertizo.config import schema
-from vertizo.run import summary_figures
 from vertizo.run.experiment import Experiment, Result
+from vertizo.run.results import summary_figures
 
 sklearn = Lazy("sklearn")
 

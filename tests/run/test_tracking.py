@@ -19,9 +19,9 @@ from tests.rows import each
 from vertizo.cli.main import main
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.run import tracking
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.folder import RunFolder
+from vertizo.run.loop import tracking
+from vertizo.run.results.folder import RunFolder
 
 pytestmark = [
     pytest.mark.full,
@@ -179,7 +179,7 @@ def test_a_run_that_goes_on_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: Path, saved: bool
 ) -> None:
     """It crashes after its third evaluation, with a checkpoint of the first round or with none."""
-    from vertizo.run.loop import Training
+    from vertizo.run.loop.training import Training
 
     store = store_at(tmp_path / "flow", blank)
     targets = [f"tensorboard={tmp_path / 'board'}", f"mlflow={store}"]

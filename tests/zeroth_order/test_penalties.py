@@ -18,8 +18,8 @@ from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.optimizers import Dense
-from vertizo.run import build_optimizers
-from vertizo.run.coverage import REGULARIZER_HOLDS
+from vertizo.run.build import optimizers as build_optimizers
+from vertizo.run.build.coverage import REGULARIZER_HOLDS
 from vertizo.zeroth_order.directions import LAWS, Directions
 from vertizo.zeroth_order.estimators import Sum, estimate
 from vertizo.zeroth_order.penalties import GivenPenalty

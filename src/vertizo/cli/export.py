@@ -26,9 +26,9 @@ def export(
 ) -> None:
     """Write a run's trained models, a file for each party."""
     from vertizo.network.client_folder import is_of_real_parties
-    from vertizo.run import checkpoint
-    from vertizo.run.export import export as write
-    from vertizo.run.export import parts_of
+    from vertizo.run.results import checkpoint
+    from vertizo.run.trained.export import export as write
+    from vertizo.run.trained.export import parts_of
 
     if is_of_real_parties(run):
         raise ConfigError(f"{run} is of real parties; export is for runs of `vertizo train`")

@@ -94,7 +94,7 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
         registry = options.MECHANISMS
         yield from MECHANISMS.items()
     elif kind == "trackers":
-        from vertizo.run import tracking
+        from vertizo.run.loop import tracking
 
         registry = tracking.TRACKERS
         yield from TRACKERS.items()

@@ -92,7 +92,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
 
     from vertizo.core.memory import LARGE, keep_freed_memory
     from vertizo.network.serving import FederationService
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     errors = log.errors()
     torch.set_num_threads(config.threads)
@@ -128,7 +128,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
 
 
 def _show_served(summary: dict[str, Any], folder: Path) -> None:
-    from vertizo.run.summary_figures import scores_of, size_text, statements
+    from vertizo.run.results.summary_figures import scores_of, size_text, statements
 
     table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
     table.add_column("")
@@ -162,7 +162,7 @@ def join(
         done = _joined(chosen)
     except KeyboardInterrupt:
         raise Interrupted(STOPPED) from None
-    from vertizo.run.summary_figures import size_text
+    from vertizo.run.results.summary_figures import size_text
 
     sent, folder = size_text(done.sent), chosen.federation.folder
     lines = (
@@ -209,7 +209,7 @@ def _joined(config: JoinConfig) -> Joined:
 
 
 def _queries(here: Progress) -> tuple[float, str]:
-    from vertizo.run.summary_figures import size_text
+    from vertizo.run.results.summary_figures import size_text
 
     up, down = size_text(here.sent), size_text(here.received)
     words = f"{here.answered:,} of {here.total:,} queries · {up} up · {down} down"
@@ -305,7 +305,7 @@ def connect(options: JoinOptions, console: Console) -> GrpcChannel:
 
 def stop_requests() -> AbstractContextManager[threading.Event]:
     """Set by Ctrl-C or SIGTERM; a second one stops at once."""
-    from vertizo.run.loop import stop_requests as requests
+    from vertizo.run.loop.training import stop_requests as requests
 
     return requests(signal.SIGINT, signal.SIGTERM)
 

@@ -36,8 +36,8 @@ def explain(
         from vertizo.run.experiment import Experiment
 
         privacy = Experiment(config).privacy()
-    from vertizo.run.explanation import explain as put_into_words
-    from vertizo.run.ledger_session import charged_beside, file_of
+    from vertizo.run.loop.ledger_session import charged_beside, file_of
+    from vertizo.run.trained.explanation import explain as put_into_words
 
     words = put_into_words(config, privacy)
     if run.is_dir() and (file := file_of(run, config)) is not None:
@@ -68,7 +68,7 @@ def explain(
 
 
 def _of_folder(path: Path) -> tuple[ExperimentConfig, dict[str, Any]]:
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     folder = RunFolder(path)
     config, summary = folder.config(), folder.summary()
@@ -133,7 +133,7 @@ def ledger_create(
         budget_of = partial(budget_for_jobs, job, data)
     else:
         chosen = schema.load(config, settings or [])
-        from vertizo.run import ledger_session
+        from vertizo.run.loop import ledger_session
 
         data = ledger_session.charged_data(chosen)
         budget_of = partial(ledger_session.budget_for, chosen, data)
@@ -141,7 +141,7 @@ def ledger_create(
 
     if chosen.privacy.mechanism not in ON_LABELS:
         from vertizo.privacy.durable_ledger import DurableLedger
-        from vertizo.run.record_names import names_of
+        from vertizo.run.build.record_identity import names_of
 
         DurableLedger.create(ledger, budget_of(runs), names=names_of(data), further=further)
     elif runs > 1:
@@ -150,7 +150,7 @@ def ledger_create(
             "leave it out"
         )
     else:
-        from vertizo.run.ledger_session import set_apart
+        from vertizo.run.loop.ledger_session import set_apart
 
         set_apart(ledger, chosen, data, further=further)
     ledger_show(ledger)
@@ -161,7 +161,7 @@ def ledger_show(ledger: Ledger) -> None:
     """Print how much of the budget is spent and left."""
     from vertizo.privacy import label_file
     from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.run.ledger_session import charged_beside
+    from vertizo.run.loop.ledger_session import charged_beside
 
     has_labels = ledger.is_file() and label_file.has_labels(ledger)
     print(label_file.told(ledger) if has_labels else DurableLedger.inspect(ledger))

@@ -59,9 +59,10 @@ def train(
     from vertizo.config import auto
     from vertizo.config.choosing import Open
     from vertizo.core.registry import short
-    from vertizo.run import summary_figures, tracking
     from vertizo.run.experiment import Experiment
-    from vertizo.run.folder import RunFolder, new_folder
+    from vertizo.run.loop import tracking
+    from vertizo.run.results import summary_figures
+    from vertizo.run.results.folder import RunFolder, new_folder
 
     tracking.check(track or [])
     place: AbstractContextManager[Path]
@@ -113,10 +114,10 @@ def _all(
 ) -> list[dict[str, Any]]:
     """The run's summary, and those of its controls."""
     from vertizo.privacy.options import ON_LABELS
-    from vertizo.run import checkpoint
+    from vertizo.run.build.label_free import controls_of
     from vertizo.run.experiment import Experiment
-    from vertizo.run.label_free import controls_of
-    from vertizo.run.ledger_session import can_go_on, check_pays
+    from vertizo.run.loop.ledger_session import can_go_on, check_pays
+    from vertizo.run.results import checkpoint
 
     config = experiment.config
     counted = [name for name in controls_of(config) if name != "label-free"] if controls else []
@@ -148,7 +149,7 @@ def _run(
     experiment: Experiment, folder: Path, resume: bool, track: Sequence[str]
 ) -> dict[str, Any]:
     from vertizo.run import live, references
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     known = RunFolder(folder).summary() if resume else None
     if known is not None:

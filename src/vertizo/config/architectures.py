@@ -1,4 +1,4 @@
-"""Models by name: what can be configured. `vertizo.run.build_models` makes them.
+"""Models by name: what can be configured. `vertizo.run.build.models` makes them.
 
 The first line of each option's docstring is what `vertizo list models` shows.
 """

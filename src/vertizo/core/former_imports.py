@@ -18,6 +18,7 @@ FORMER = {
     "vertizo.network.agent": "vertizo.ops.agent",
     "vertizo.network.scoring": "vertizo.ops.scoring",
     "vertizo.network.flare": "vertizo.ops.flare",
+    "vertizo.run.callbacks": "vertizo.run.loop.callbacks",
 }
 
 

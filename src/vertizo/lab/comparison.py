@@ -23,11 +23,11 @@ from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
 from vertizo.lab.engines import Engine, Forgive, Run, share_done
 from vertizo.privacy import label_advantage
-from vertizo.run import checkpoint
+from vertizo.run.build.label_free import controls_of
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import controls_of
-from vertizo.run.summary_figures import rows as summary_rows
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.results.summary_figures import rows as summary_rows
 
 Measure = Literal["validation", "train"]
 MOST_POINTS = 50

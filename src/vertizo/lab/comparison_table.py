@@ -12,7 +12,7 @@ from vertizo.lab.comparison import Row, mean_and_spread
 from vertizo.lab.findings import Dot, Picture
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.run.summary_figures import NOT_PAID, beside_controls, privacy_text, size_text
+from vertizo.run.results.summary_figures import NOT_PAID, beside_controls, privacy_text, size_text
 
 QUALITY: tuple[tuple[str, str, float], ...] = (
     ("test_auc", "test AUC", 1.0),

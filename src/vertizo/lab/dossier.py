@@ -28,11 +28,11 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.ledger import Tally, date_text
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run import checkpoint, provenance
-from vertizo.run.explanation import explain
-from vertizo.run.folder import RunFolder
-from vertizo.run.ledger_session import charged_beside, file_of
-from vertizo.run.summary_figures import size_text
+from vertizo.run.loop.ledger_session import charged_beside, file_of
+from vertizo.run.results import checkpoint, provenance
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.results.summary_figures import size_text
+from vertizo.run.trained.explanation import explain
 
 Pairs = tuple[tuple[str, str], ...]
 SIGNATURE, CERTIFICATE = ".sig", ".pem"
@@ -64,7 +64,7 @@ class Dossier:
     charges: tuple[tuple[str, str, str], ...]
     """Runs on the ledger: name, first and last entry."""
     digests: Pairs
-    """Of which file, and its SHA-256; of tables as `vertizo.run.provenance.sealed`."""
+    """Of which file, and its SHA-256; of tables as `vertizo.run.results.provenance.sealed`."""
     versions: Pairs
 
 

@@ -22,9 +22,9 @@ from vertizo.core.version import VERSION
 from vertizo.data.datasets.catalog import ROOT_VARIABLE
 from vertizo.lab.processes import Inline, processes
 from vertizo.lab.ray import gather
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 EngineName = Literal["local", "ray"]
 Made = Generator["Run | None", None, None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vertizo.core.errors import ConfigError
-from vertizo.run import html_form
+from vertizo.run.results import html_form
 
 
 class Table(NamedTuple):

@@ -17,11 +17,11 @@ from vertizo.methods.czofo import Czofo
 from vertizo.models.base import Points
 from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
 from vertizo.privacy.options import PrivacyConfig
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.data_defaults import complete
-from vertizo.run.federation import Federation, build
-from vertizo.run.folder import RunFolder
-from vertizo.run.lengths import planned_rounds
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.build.privacy import record_choice
+from vertizo.run.build.schedule import planned_rounds
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results.folder import RunFolder
 
 AT_ONCE = 4096
 """Records that are embedded at a time."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vertizo.run.folder import RunFolder
-from vertizo.run.provenance import commit, processor, versions
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.results.provenance import commit, processor, versions
 
 
 def this(seconds: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from vertizo.lab.findings import Dot, Findings, Picture, Table
 from vertizo.lab.worth import study, words
 from vertizo.models.losses import Classification, MultiLabel
 from vertizo.run.experiment import Experiment, settled
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 Config = Source | Experiment
 Progress = Callable[[Standing], None] | None

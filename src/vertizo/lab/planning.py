@@ -17,7 +17,7 @@ from vertizo.privacy import budget, choosing, forecast
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.options import DELTAS, EPSILONS, MAGNITUDES, RATES, SHARES
 from vertizo.privacy.persons import epsilon_of_releases
-from vertizo.run.data_defaults import tangents
+from vertizo.run.build.data_defaults import tangents
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 SLOW = 10**6

@@ -155,7 +155,7 @@ class Method(Chosen):
     """How embeddings meet at the server, unless another way is chosen."""
     asks: ClassVar[bool] = True
     """Whether clients ask and are told. Else they upload their embeddings once, of models that no
-    label moves, and a raw head predicts (`vertizo.run.label_free`)."""
+    label moves, and a raw head predicts (`vertizo.run.build.label_free`)."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""
     as_pytorch: ClassVar[bool] = False

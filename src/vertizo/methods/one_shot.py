@@ -6,7 +6,7 @@ and uploads them once. The label holder fits a head on its raw labels (`server.f
 that depends on a label ever reaches a client, so that ε = 0 for labels. Head and predictions are
 not covered, and stay with the label holder.
 
-It is the control ``label-free`` as a method (`vertizo.run.label_free`).
+It is the control ``label-free`` as a method (`vertizo.run.build.label_free`).
 """
 
 from __future__ import annotations

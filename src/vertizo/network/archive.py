@@ -26,9 +26,8 @@ from vertizo.network.frames import Ready
 from vertizo.network.job import check_free, open_job, records_of
 from vertizo.network.options import ServeOptions
 from vertizo.network.store import Store, root_of
-from vertizo.run import checkpoint
-from vertizo.run.data_defaults import complete
-from vertizo.run.evaluation import (
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.loop.evaluation import (
     HEAD,
     TESTED,
     diverged,
@@ -37,9 +36,10 @@ from vertizo.run.evaluation import (
     summary_of,
     tested,
 )
-from vertizo.run.folder import RunFolder
-from vertizo.run.job_state import JobState, Row
-from vertizo.run.traffic import Traffic
+from vertizo.run.loop.job_state import JobState, Row
+from vertizo.run.loop.traffic import Traffic
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT, TOLD = range(7)
 """Kinds of the journal's records; `UPLOAD` and `SENT` are of evaluations."""

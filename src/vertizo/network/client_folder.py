@@ -32,8 +32,8 @@ from vertizo.data.tabular.preprocessing import Preprocessing, alike
 from vertizo.models.base import State
 from vertizo.network import frames
 from vertizo.network.frames import Terms
-from vertizo.run import checkpoint, provenance
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint, provenance
+from vertizo.run.results.folder import RunFolder
 
 
 class ClientFolder:

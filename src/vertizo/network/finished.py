@@ -20,10 +20,10 @@ from vertizo.network.frames import Ready, Terms
 from vertizo.network.options import ServeConfig
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
-from vertizo.run.build_client import MadeClient, embedding_noise, make_client
-from vertizo.run.build_server import make_server
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import STAND_INS, for_predicting, in_place_of_tests, raw_head_of
+from vertizo.run.build.client import MadeClient, embedding_noise, make_client
+from vertizo.run.build.server import make_server
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import STAND_INS, for_predicting, in_place_of_tests, raw_head_of
 
 REPLACED = Stream.from_seed(0)
 """Of first parameters, which are replaced."""

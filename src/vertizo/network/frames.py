@@ -39,10 +39,10 @@ from vertizo.core.errors import (
 from vertizo.network.versions import PROTOCOL as PROTOCOL
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose, WirePurpose
-from vertizo.run.traffic import rows_at_once
+from vertizo.run.loop.traffic import rows_at_once
 
 if TYPE_CHECKING:
-    from vertizo.run.build_client import MadeClient
+    from vertizo.run.build.client import MadeClient
 
 HEADER = struct.Struct("<2sBBI")
 MAGIC = b"VC"

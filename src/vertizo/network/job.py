@@ -31,16 +31,16 @@ from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
-from vertizo.run import label_checks
-from vertizo.run.build_client import embedding_noise
-from vertizo.run.build_privacy import Charge, choice_of
-from vertizo.run.build_server import make_server
-from vertizo.run.coverage import statement_of
-from vertizo.run.data_defaults import complete
-from vertizo.run.job_state import Job
-from vertizo.run.ledger_session import budget_of, charged_to, check_exact, check_records_free
-from vertizo.run.lengths import check_sizes
-from vertizo.run.record_names import names_of
+from vertizo.run.build import labels as label_checks
+from vertizo.run.build.client import embedding_noise
+from vertizo.run.build.coverage import statement_of
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.build.privacy import Charge, choice_of
+from vertizo.run.build.record_identity import names_of
+from vertizo.run.build.schedule import check_sizes
+from vertizo.run.build.server import make_server
+from vertizo.run.loop.job_state import Job
+from vertizo.run.loop.ledger_session import budget_of, charged_to, check_exact, check_records_free
 
 CHARGED = ("gaussian", *ON_LABELS)
 """Mechanisms that count what may depend on a record."""

@@ -39,9 +39,9 @@ from vertizo.network.store import Slot, Store, root_of
 from vertizo.network.terms import accepted, chosen_rows, told
 from vertizo.network.transport import Channel
 from vertizo.protocol import wire
-from vertizo.run.build_client import embedding_noise, make_client
-from vertizo.run.lengths import check_sizes, steps_of_client
-from vertizo.run.provenance import now
+from vertizo.run.build.client import embedding_noise, make_client
+from vertizo.run.build.schedule import check_sizes, steps_of_client
+from vertizo.run.results.provenance import now
 
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""

@@ -19,7 +19,7 @@ from vertizo.data.own_table import OwnTable
 from vertizo.network.addresses import is_loopback, parsed
 from vertizo.network.job_id import JobId
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run.label_free import controlled
+from vertizo.run.build.label_free import controlled
 
 NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
 SCORING_FILES = ("callers", "certificate", "key", "log")

@@ -29,8 +29,8 @@ from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.service import MemberService
 from vertizo.network.transport import Answer, Channel
 from vertizo.protocol.messages import Purpose, WirePurpose
-from vertizo.run.prediction import in_place_of_tests, logits_of
-from vertizo.run.traffic import UPLOAD_BYTES
+from vertizo.run.loop.traffic import UPLOAD_BYTES
+from vertizo.run.trained.prediction import in_place_of_tests, logits_of
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."
 

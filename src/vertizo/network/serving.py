@@ -37,9 +37,9 @@ from vertizo.party.server import Replies
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.protocol import wire
 from vertizo.protocol.messages import WirePurpose
-from vertizo.run.job_state import STAGES, JobState
-from vertizo.run.summary_figures import metric_text, size_text
-from vertizo.run.traffic import UPLOAD_BYTES, Traffic
+from vertizo.run.loop.job_state import STAGES, JobState
+from vertizo.run.loop.traffic import UPLOAD_BYTES, Traffic
+from vertizo.run.results.summary_figures import metric_text, size_text
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""

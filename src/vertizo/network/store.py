@@ -25,8 +25,8 @@ from typing import Any
 from vertizo.core import digests, kernels
 from vertizo.core.errors import RunError
 from vertizo.core.randomness import Stream
-from vertizo.run import checkpoint
-from vertizo.run.checkpoint import reading, writing
+from vertizo.run.results import checkpoint
+from vertizo.run.results.checkpoint import reading, writing
 
 RECORD = struct.Struct("<IIB")
 NOTHING = bytes(RECORD.size)

@@ -21,7 +21,7 @@ from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.joining import Member, Progress
 from vertizo.network.serving import FederationService
 from vertizo.privacy.guarantee import epsilon_charged
-from vertizo.run.job_state import STAGES, JobState
+from vertizo.run.loop.job_state import STAGES, JobState
 
 LEISURE = 50.0
 """Times as long as computing ε took must pass before it is computed anew: that may take seconds."""

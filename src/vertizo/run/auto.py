@@ -26,10 +26,10 @@ from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import headline
 from vertizo.privacy import choosing
 from vertizo.protocol.messages import Purpose
-from vertizo.run import data_defaults
-from vertizo.run.data_defaults import complete
-from vertizo.run.federation import build
-from vertizo.run.loop import Progress, Training
+from vertizo.run.build import data_defaults
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.loop.federation import build
+from vertizo.run.loop.training import Progress, Training
 
 FOLDS = 4
 EVERY = 60.0

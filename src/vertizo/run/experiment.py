@@ -19,17 +19,19 @@ from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run import auto, label_checks, tracking
-from vertizo.run.build_models import check_reads_tokens
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.callbacks import Tracked
-from vertizo.run.data_defaults import complete
-from vertizo.run.federation import build
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import controlled
-from vertizo.run.ledger_session import can_go_on, charging
-from vertizo.run.loop import Progress, Result, Training
-from vertizo.run.simulator import Observer
+from vertizo.run import auto
+from vertizo.run.build import labels as label_checks
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.build.label_free import controlled
+from vertizo.run.build.models import check_reads_tokens
+from vertizo.run.build.privacy import record_choice
+from vertizo.run.loop import tracking
+from vertizo.run.loop.callbacks import Tracked
+from vertizo.run.loop.federation import build
+from vertizo.run.loop.ledger_session import can_go_on, charging
+from vertizo.run.loop.simulator import Observer
+from vertizo.run.loop.training import Progress, Result, Training
+from vertizo.run.results.folder import RunFolder
 
 __all__ = ["Experiment", "Progress", "Result"]
 Given = tuple[Source, Sequence[str]] | None
@@ -154,9 +156,10 @@ class Experiment:
             resume: go on in ``out`` from its last checkpoint.
             progress: called a few times a second.
             observer: sees every frame on the wire.
-            track: where evaluations go as well, e.g. ``tensorboard=DIR`` (`vertizo.run.tracking`).
+            track: where evaluations go as well, e.g. ``tensorboard=DIR``
+                (`vertizo.run.loop.tracking`).
             callbacks: objects that are told of the start, evaluations, checkpoints and the end, as
-                a `vertizo.run.callbacks.Callback` is.
+                a `vertizo.run.loop.callbacks.Callback` is.
 
         Raises:
             ConfigError: a package that ``track`` needs is missing, or one is no callback.

@@ -19,7 +19,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.run import auto, references
-from vertizo.run.label_free import controls_of
+from vertizo.run.build.label_free import controls_of
 
 MOST = 5000
 """Training records up to which candidates are tried: that takes some ten seconds each."""

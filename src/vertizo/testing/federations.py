@@ -18,8 +18,8 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Message, Query, Reply
-from vertizo.run.federation import Federation
-from vertizo.run.federation import build as build_federation
+from vertizo.run.loop.federation import Federation
+from vertizo.run.loop.federation import build as build_federation
 from vertizo.testing.demands import demand, path_of
 
 Named: TypeAlias = str | type[Method]

@@ -18,7 +18,7 @@ from vertizo.core.errors import ShapeError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query, Reply
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 from vertizo.testing import federations
 from vertizo.testing.demands import demand, demand_refused, same
 from vertizo.testing.federations import PLANS, Named, Tape, alike

@@ -10,7 +10,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import Timing
 from vertizo.methods.base import Method
 from vertizo.protocol.codecs.base import Codec
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 from vertizo.testing import federations
 from vertizo.testing.federations import Named, Tape
 

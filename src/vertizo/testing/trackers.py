@@ -1,4 +1,4 @@
-"""What every tracker must do (`vertizo.run.callbacks.Callback`)."""
+"""What every tracker must do (`vertizo.run.loop.callbacks.Callback`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.config.schema import parse
-from vertizo.run.callbacks import Tracked
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.tracking import opened
+from vertizo.run.loop.callbacks import Tracked
+from vertizo.run.loop.tracking import opened
 from vertizo.testing.demands import demand, path_of, same
 
 SMALL = {

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.conftest import Call
 from tests.lab.report.pages import parsed
 
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 
 @pytest.mark.full

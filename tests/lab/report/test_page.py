@@ -17,8 +17,8 @@ from tests.lab.report.pages import Element, page_of, parsed
 
 from vertizo.core.names import CONTROLS
 from vertizo.lab.report import read, render
-from vertizo.run import checkpoint
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 HOSTILE = "<script>alert(1)</script>"
 

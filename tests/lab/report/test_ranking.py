@@ -11,7 +11,7 @@ from tests.lab.report.pages import page_of
 
 from vertizo.core.errors import RunError
 from vertizo.lab.report import ranking, read
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 BINARY = ("data.name=breast-cancer", "data.limit=300", "seed=0")
 

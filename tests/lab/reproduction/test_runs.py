@@ -17,9 +17,9 @@ from vertizo.lab.engines import Made as Making
 from vertizo.lab.reproduction import grid, kinds, memory
 from vertizo.lab.reproduction.runs import FAILED, Order, Task, configure, make, results
 from vertizo.lab.reproduction.study import AttackConfig, GridConfig, MemoryConfig
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 Study = Callable[..., GridConfig]
 TWO = {name: {"words": name, "settings": {"method": {"name": name}}} for name in ("vafl", "split")}

@@ -25,9 +25,9 @@ from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
-from vertizo.run.folder import RunFolder
-from vertizo.run.ledger_session import budget_for
+from vertizo.run.loop.federation import build
+from vertizo.run.loop.ledger_session import budget_for
+from vertizo.run.results.folder import RunFolder
 
 SMALL = ("seed=0", "data.limit=60", "data.parties=2", "batch_size=18", "epochs=2")
 NOISE = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.epsilon=3")

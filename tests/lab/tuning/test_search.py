@@ -23,8 +23,8 @@ from vertizo.lab.tuning.study import Journal
 from vertizo.lab.tuning.trial import without_tests
 from vertizo.party.server import ServerParty
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor
 
 SMALL = ("data.limit=120", "data.parties=2", "batch_size=27", "epochs=4")
 RATE = "client.optimizer.learning_rate"

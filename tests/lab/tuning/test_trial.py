@@ -13,7 +13,7 @@ from vertizo.lab.tuning.space import Choices, Range
 from vertizo.lab.tuning.study import ENOUGH, PrunerName, Study
 from vertizo.lab.tuning.trial import STAGES, Ended, Objective, ObjectiveName, Outcome, Score
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 SMALL = ("data.limit=120", "data.parties=2", "epochs=4")
 

@@ -25,10 +25,10 @@ from vertizo.lab.worth.importance import Permuted
 from vertizo.lab.worth.study import Worth
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import SecretSteps
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.ledger_session import budget_for
+from vertizo.run.loop.ledger_session import budget_for
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 TABLE = (
     *("seed=0", "data.name=breast-cancer", "data.limit=120", "epochs=1", "method.name=tangent"),

@@ -21,7 +21,7 @@ from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 LOSSY: dict[str, Codec] = {
     "top-k": TopK(fraction=0.25),

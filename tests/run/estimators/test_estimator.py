@@ -18,7 +18,7 @@ import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.core.randomness import Stream
 from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.run import build_privacy
+from vertizo.run.build import privacy as build_privacy
 from vertizo.run.experiment import Experiment
 
 sklearn_base = Lazy("sklearn.base")

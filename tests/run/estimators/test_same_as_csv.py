@@ -16,8 +16,8 @@ from tests.run.estimators.people import call
 
 import vertizo as vz
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor
 
 pd = Lazy("pandas")
 

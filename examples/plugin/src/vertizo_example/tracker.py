@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vertizo.run.callbacks import Callback, Tracked
+from vertizo.run.loop.callbacks import Callback, Tracked
 
 
 class JsonLines(Callback):

@@ -28,11 +28,11 @@ from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
-from vertizo.run.build_models import client_model
-from vertizo.run.data_defaults import complete
-from vertizo.run.federation import Federation, build
-from vertizo.run.loop import Training
-from vertizo.run.simulator import Way
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.build.models import client_model
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.loop.simulator import Way
+from vertizo.run.loop.training import Training
 
 CURIOUS = 0
 """The client that attacks, where one does."""

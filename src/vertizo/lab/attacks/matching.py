@@ -31,7 +31,7 @@ from vertizo.lab.attacks.scores import Guesses, Measurement, relative_error
 from vertizo.lab.attacks.transcript import Exchange
 from vertizo.methods.czofo import Czofo
 from vertizo.models.parts import flatten, trained
-from vertizo.run.build_models import server_module
+from vertizo.run.build.models import server_module
 
 SMALLEST = 1e-7
 """Of a probability in float32, once it is subtracted from 1."""

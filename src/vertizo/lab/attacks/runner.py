@@ -21,8 +21,8 @@ from vertizo.lab.attacks.base import Attack, why_several
 from vertizo.lab.attacks.choice import ATTACKS
 from vertizo.lab.attacks.scores import Figure, Measurement
 from vertizo.lab.attacks.settings import setting, with_noise
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
+from vertizo.run.results import checkpoint
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS, asking
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.run.data_defaults import TANGENT_CLIP
+from vertizo.run.build.data_defaults import TANGENT_CLIP
 
 Tree = dict[str, Any]
 

@@ -14,7 +14,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.messages import Query, Reply
-from vertizo.run.simulator import Way
+from vertizo.run.loop.simulator import Way
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Exchange:
 
 
 class Transcript:
-    """Records the frames of a run; the observer of `vertizo.run.simulator.Simulator`.
+    """Records the frames of a run; the observer of `vertizo.run.loop.simulator.Simulator`.
 
     Args:
         latest: keep only the last so many queries of each client, with their replies; None for all.

@@ -23,7 +23,7 @@ from vertizo.party.server import ServerParty
 from vertizo.party.table import EmbeddingTable
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Reply
-from vertizo.run.simulator import Way
+from vertizo.run.loop.simulator import Way
 
 COMPANIONS = 7
 """Other records beside the target in a malicious batch, at most; they add exactly nothing."""

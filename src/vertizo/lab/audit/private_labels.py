@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit.setting import Setting, World
 from vertizo.privacy.private_labels import Teacher
-from vertizo.run.build_labels import PrivateLabels
+from vertizo.run.build.labels import PrivateLabels
 
 FAR = 1e5
 """Of the target in the uploads, where other records are at 0."""

@@ -25,9 +25,9 @@ from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerSide
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.statement import Statement
-from vertizo.run.data_defaults import complete
-from vertizo.run.federation import Federation, build
-from vertizo.run.simulator import Observer
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.loop.simulator import Observer
 from vertizo.zeroth_order.estimators import two_point
 
 World = Literal[0, 1]

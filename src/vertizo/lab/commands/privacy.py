@@ -66,7 +66,7 @@ def intrinsic(
 ) -> None:
     """Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee nothing."""
     from vertizo.lab.intrinsic import intrinsic as measured
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     found = measured(RunFolder(run), repeats=repeats)
     print(strict_json.line(found.as_dict()) if as_json else found.words())

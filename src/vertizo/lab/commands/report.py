@@ -30,7 +30,7 @@ def report(
     """Write one HTML page about runs: curves, tables, clients, privacy, attacks."""
     try:
         from vertizo.lab.report import page, read, write
-        from vertizo.run.summary_figures import size_text
+        from vertizo.run.results.summary_figures import size_text
 
         material = read(runs)
         place = out or (runs[0] if len(runs) == 1 else Path()) / page.NAME

@@ -120,7 +120,7 @@ def compare(
             "--methods is missing and the configuration has no section 'methods'; name some of "
             f"{', '.join(METHODS)}, separated by commas"
         )
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     first = next(iter(configs.values()))
     folder = out or Path("runs") / f"compare-{first.data.title}"
@@ -138,7 +138,7 @@ def compare(
         rows = notebook.made(runs, workers, folder, reached, by, command_line(), show)
     from vertizo.run import instead
     from vertizo.run.experiment import Experiment
-    from vertizo.run.summary_figures import NOT_PAID
+    from vertizo.run.results.summary_figures import NOT_PAID
 
     found = notebook.of_comparison(rows)
     if as_json:
@@ -293,7 +293,7 @@ def reproduce(
     from vertizo.lab.engines import Processes, RayCluster
     from vertizo.lab.reproduction import kinds, outcome, plots, study
     from vertizo.lab.reproduction.runs import Order
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     if name is None or show_list:
         _list_studies(as_json)

@@ -46,7 +46,7 @@ def worth(
     chosen = settled(loaded, lambda line: say([line], errors))
     from vertizo.lab import notebook
     from vertizo.lab.worth import study
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.results.folder import RunFolder
 
     study.check_jobs(chosen, jobs)
     folder = out or Path("runs") / f"worth-{chosen.data.title}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vertizo.lab.report.reading import number
-from vertizo.run.summary_figures import size_text
+from vertizo.run.results.summary_figures import size_text
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from vertizo.lab.report import curves, measures, plot, ranking, statements, tabl
 from vertizo.lab.report.clients import timeline
 from vertizo.lab.report.reading import Material
 from vertizo.lab.report.variants import Study, studies
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -18,8 +18,8 @@ from vertizo.lab.report.curves import Drawing, Line, Point
 from vertizo.lab.report.measures import Axis, Measure
 from vertizo.lab.report.reading import Run
 from vertizo.lab.report.variants import Study
-from vertizo.run.evaluation import TESTED
-from vertizo.run.folder import RunFolder
+from vertizo.run.loop.evaluation import TESTED
+from vertizo.run.results.folder import RunFolder
 
 MOST = 150
 """Points of a line."""

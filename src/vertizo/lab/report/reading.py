@@ -13,8 +13,8 @@ from typing import Any
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
 from vertizo.core.names import CONTROLS
-from vertizo.run import checkpoint
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 MOST_RUNS = 1000
 REFERENCES = {"alone": "label holder alone", "pooled": "all columns pooled"}

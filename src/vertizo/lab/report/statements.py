@@ -9,7 +9,7 @@ from vertizo.lab.report.measures import short
 from vertizo.lab.report.reading import number
 from vertizo.lab.report.variants import Study, Variant
 from vertizo.privacy.epsilon_text import is_bounded
-from vertizo.run.explanation import explain
+from vertizo.run.trained.explanation import explain
 
 NEEDED = {
     "counted", "covers", "words", "noise_std", "noise_source", "epsilon_published",

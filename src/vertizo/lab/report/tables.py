@@ -16,7 +16,7 @@ from vertizo.lab.report.reading import REFERENCES, Attacks, Run, number
 from vertizo.lab.report.variants import IGNORED, Study, Variant
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.run.summary_figures import NOT_PAID
+from vertizo.run.results.summary_figures import NOT_PAID
 
 Written = Callable[[float, float | None], str]
 

@@ -15,7 +15,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.lab.comparison import value_of
 from vertizo.lab.reproduction.planted import PlantedConfig, planted
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
+from vertizo.run.loop.federation import build
 
 Tree = dict[str, Any]
 Rounds = list[float | None]

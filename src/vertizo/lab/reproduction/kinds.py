@@ -27,7 +27,7 @@ from vertizo.lab.reproduction.runs import (
     results,
 )
 from vertizo.lab.reproduction.study import AnyStudy, AttackConfig, IntrinsicConfig
-from vertizo.run.folder import RunFolder
+from vertizo.run.results.folder import RunFolder
 
 INTRINSIC = {
     "variance": "σ²",

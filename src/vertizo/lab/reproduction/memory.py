@@ -27,7 +27,7 @@ from vertizo.lab.reproduction.study import MemoryConfig
 from vertizo.methods.base import ClientSide
 from vertizo.methods.choice import METHODS
 from vertizo.models.optimizers import Sgd
-from vertizo.run import build_models
+from vertizo.run.build import models as build_models
 
 INFERENCE = "inference"
 ROUNDS = 2

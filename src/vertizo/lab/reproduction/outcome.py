@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vertizo.core import strict_json
 from vertizo.lab.comparison import mean_and_spread
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 
 @dataclass(frozen=True)

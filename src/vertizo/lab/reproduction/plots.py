@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.lab.reproduction.outcome import Picture
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
 """Okabe and Ito's: told apart by most people who see colours otherwise."""

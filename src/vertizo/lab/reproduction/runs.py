@@ -24,9 +24,9 @@ from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import Engine, Run
 from vertizo.lab.processes import processes
 from vertizo.lab.reproduction.figures import Finished
-from vertizo.run import checkpoint
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import is_private
+from vertizo.run.build.label_free import is_private
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 Tree = dict[str, Any]
 Figures = Mapping[str, Any]

@@ -24,7 +24,7 @@ from vertizo.lab.tuning.space import Space, configured
 from vertizo.privacy.events import Releases
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
-from vertizo.run.federation import Federation, build
+from vertizo.run.loop.federation import Federation, build
 
 FREE = ("learning_rate", "momentum", "decay", "smoothing", "directions")
 """Last words of keys that change nothing that is released."""

@@ -14,7 +14,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.guarantee import LARGEST_EPSILON
 from vertizo.privacy.statement import Guarantee, Statement
-from vertizo.run.ledger_session import check_is_for
+from vertizo.run.loop.ledger_session import check_is_for
 
 VALIDATION = (
     "Validation records chose the trial, and the model within it, without noise: they are not "

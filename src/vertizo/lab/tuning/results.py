@@ -13,8 +13,8 @@ from vertizo.lab.tuning.plan import Plan
 from vertizo.lab.tuning.privacy import Cost, cost_of
 from vertizo.lab.tuning.space import value_at
 from vertizo.lab.tuning.study import Record, Study
-from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor
 
 BEST, RESULTS = "best.yaml", "results.json"
 

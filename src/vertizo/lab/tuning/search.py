@@ -35,9 +35,9 @@ from vertizo.lab.tuning.space import Choices, configured, default_space, parse_s
 from vertizo.lab.tuning.study import FILE, PrunerName, Study, library
 from vertizo.lab.tuning.trial import Ended, choose, run_trial, without_tests
 from vertizo.privacy.events import Releases
-from vertizo.run import checkpoint, provenance
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.run.results import checkpoint, provenance
+from vertizo.run.results.folder import RunFolder
 
 SETTINGS = "tune.json"
 Show = Callable[[Standing], None]

@@ -23,7 +23,7 @@ from vertizo.core.names import PRIVATE
 from vertizo.core.options import Options
 from vertizo.core.suggestions import nearest
 from vertizo.models.optimizers import Frozen
-from vertizo.run.federation import Federation
+from vertizo.run.loop.federation import Federation
 
 if TYPE_CHECKING:
     import optuna

@@ -13,8 +13,8 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile
 from vertizo.party.metrics import quality, varying
 from vertizo.run.experiment import Experiment, Progress
-from vertizo.run.folder import RunFolder
-from vertizo.run.ledger_session import can_go_on
+from vertizo.run.loop.ledger_session import can_go_on
+from vertizo.run.results.folder import RunFolder
 
 if TYPE_CHECKING:
     import optuna

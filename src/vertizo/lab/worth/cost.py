@@ -18,7 +18,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run.label_free import controlled
+from vertizo.run.build.label_free import controlled
 
 STAYS = (
     "The figures are made of raw test labels, which nothing covers: they stay "

@@ -21,10 +21,10 @@ from vertizo.data.vertical import VerticalData
 from vertizo.party.closing_scores import headline
 from vertizo.party.metrics import scores
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import Federation
-from vertizo.run.prediction import Predictor, logits_of
+from vertizo.run.loop.federation import Federation
+from vertizo.run.loop.traffic import rows_at_once
 from vertizo.run.references import plain
-from vertizo.run.traffic import rows_at_once
+from vertizo.run.trained.prediction import Predictor, logits_of
 
 
 @dataclass(frozen=True)

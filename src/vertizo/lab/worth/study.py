@@ -34,12 +34,13 @@ from vertizo.lab.worth.importance import Importance, importances
 from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import LEVEL, headline, interval, resampled, resamples
 from vertizo.party.metrics import scores
-from vertizo.run import checkpoint, references
-from vertizo.run.evaluation import TESTED
+from vertizo.run import references
+from vertizo.run.build.label_free import controlled
 from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import controlled
-from vertizo.run.ledger_session import can_go_on
+from vertizo.run.loop.evaluation import TESTED
+from vertizo.run.loop.ledger_session import can_go_on
+from vertizo.run.results import checkpoint
+from vertizo.run.results.folder import RunFolder
 
 NAME = "worth.json"
 TEXTS = "no gradient boosting: the columns are tokens of texts"

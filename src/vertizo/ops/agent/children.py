@@ -19,7 +19,7 @@ from vertizo.core.notices import one_line
 from vertizo.network.store import RECORD
 from vertizo.ops.agent.launch import TAKEN
 from vertizo.ops.scoring import LOOKED_UP
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 PROCESS = "process"
 """The file that a job's process holds locked."""

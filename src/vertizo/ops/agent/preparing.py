@@ -25,7 +25,7 @@ from vertizo.ops.agent.options import Cover, LabelHolderAgent
 from vertizo.ops.agent.policy import check_label_holder
 from vertizo.ops.agent.store import Store
 from vertizo.ops.scoring.callers import KnownCallers
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 
 def submit(

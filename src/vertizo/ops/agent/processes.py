@@ -32,7 +32,7 @@ from vertizo.ops.agent.messages import Offer
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.ops.agent.policy import settings_of
 from vertizo.ops.agent.store import Job, Store
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 CONFIG, COMMAND = "party.yaml", "command.json"
 PATIENCE = 30 * 86400.0

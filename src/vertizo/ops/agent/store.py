@@ -23,7 +23,7 @@ from vertizo.ops.agent import messages, row_digests
 from vertizo.ops.agent.messages import Offer
 from vertizo.ops.agent.row_digests import Table
 from vertizo.ops.agent.states import ENDS, State, before, is_over
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 VERSION = 3
 WAIT_SECONDS = 30.0

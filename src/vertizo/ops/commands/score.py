@@ -90,7 +90,7 @@ def _as_label_holder(
     from vertizo.ops.scoring.rpc import grpc_at
     from vertizo.ops.scoring.scorer import Scorer
     from vertizo.ops.scoring.service import ScoringService
-    from vertizo.run.prediction import coverage_of
+    from vertizo.run.trained.prediction import coverage_of
 
     def notice(line: str) -> None:
         say(line, errors)

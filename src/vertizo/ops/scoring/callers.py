@@ -19,7 +19,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.system import file_mark
 from vertizo.network.options import Name
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 PREFIX = "vertizo_"
 """Of keys, so that one that leaked is recognised."""

@@ -20,7 +20,7 @@ from vertizo.network.options import JoinConfig
 from vertizo.network.transport import Channel
 from vertizo.ops.scoring import LOOKED_UP
 from vertizo.ops.scoring.lookup import Lookup
-from vertizo.run.prediction import in_place_of_tests
+from vertizo.run.trained.prediction import in_place_of_tests
 
 
 class ScoringMember:

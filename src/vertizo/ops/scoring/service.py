@@ -33,8 +33,8 @@ from vertizo.party.uploads import Uploads
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Upload
-from vertizo.run.prediction import in_place_of_tests
-from vertizo.run.traffic import UPLOAD_BYTES, rows_at_once
+from vertizo.run.loop.traffic import UPLOAD_BYTES, rows_at_once
+from vertizo.run.trained.prediction import in_place_of_tests
 
 MOST_KEYS = 1000
 """That a member is asked for at a time."""

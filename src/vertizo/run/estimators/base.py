@@ -26,16 +26,17 @@ from vertizo.core.names import Head
 from vertizo.data.prepare import prepare_frame
 from vertizo.data.prepared import Preparation
 from vertizo.methods.base import Method
-from vertizo.run import html_form, live, summary_figures
-from vertizo.run.build_privacy import record_choice
+from vertizo.run import live
+from vertizo.run.build.label_free import controlled
+from vertizo.run.build.privacy import record_choice
 from vertizo.run.estimators import inputs, saved, settings
 from vertizo.run.estimators.inputs import Features
 from vertizo.run.estimators.privacy import Privacy
-from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import controlled
-from vertizo.run.prediction import Predictor, raw_head_of
+from vertizo.run.loop.evaluation import HEAD
+from vertizo.run.results import html_form, summary_figures
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction import Predictor, raw_head_of
 
 LABEL, WEIGHT = "label", "weight"
 """What y and its weights are called among the columns, with underscores where X has that name."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from vertizo.core import digests, strict_json
 from vertizo.core.errors import RunError, UserError
-from vertizo.run import checkpoint
 from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.estimators.settings import plain
+from vertizo.run.results import checkpoint
 
 NAME = "estimator.json"
 VERSION = 1

@@ -18,10 +18,10 @@ from vertizo.data.splits import nearest
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.options import ON_LABELS, PrivacyConfig
+from vertizo.run.build.record_identity import names_of
 from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.experiment import Experiment
-from vertizo.run.ledger_session import budget_for, set_apart
-from vertizo.run.record_names import names_of
+from vertizo.run.loop.ledger_session import budget_for, set_apart
 
 Tree = dict[str, Any]
 MOST_THREADS = 256

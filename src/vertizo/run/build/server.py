@@ -31,12 +31,12 @@ from vertizo.privacy.events import Releases
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose
-from vertizo.run import build_models as models
-from vertizo.run import placement
-from vertizo.run.build_client import known_batches
-from vertizo.run.build_privacy import Charge, Protection
-from vertizo.run.lengths import batch_sizes
-from vertizo.run.persons import check_persons
+from vertizo.run.build import models as models
+from vertizo.run.build import placement
+from vertizo.run.build.client import known_batches
+from vertizo.run.build.privacy import Charge, Protection
+from vertizo.run.build.record_identity import check_persons
+from vertizo.run.build.schedule import batch_sizes
 
 SUM_ALONE = (
     "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "

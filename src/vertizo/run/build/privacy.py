@@ -29,9 +29,10 @@ from vertizo.privacy.options import MECHANISMS
 from vertizo.privacy.plan import ClippedGaussian, ClippedOnly, NoPrivacy, Plan
 from vertizo.privacy.private_labels import PaidLabels
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
-from vertizo.run import build_optimizers, data_defaults
-from vertizo.run.build_labels import PrivateLabels, private_labels
-from vertizo.run.lengths import planned_rounds
+from vertizo.run.build import data_defaults
+from vertizo.run.build import optimizers as build_optimizers
+from vertizo.run.build.labels import PrivateLabels, private_labels
+from vertizo.run.build.schedule import planned_rounds
 from vertizo.zeroth_order.card_directions import directions_of
 
 

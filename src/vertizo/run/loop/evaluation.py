@@ -14,10 +14,10 @@ from vertizo.party.closing_scores import LEVEL, resamples
 from vertizo.party.final_head import MISSING, WORDS, Chosen
 from vertizo.party.metrics import Scores, chosen_by
 from vertizo.protocol.messages import Purpose
-from vertizo.run.job_state import Job, JobState, Which
-from vertizo.run.label_checks import are_protected
-from vertizo.run.provenance import now
-from vertizo.run.traffic import Traffic
+from vertizo.run.build.labels import are_protected
+from vertizo.run.loop.job_state import Job, JobState, Which
+from vertizo.run.loop.traffic import Traffic
+from vertizo.run.results.provenance import now
 
 HEAD, CHOSEN = "raw_head", "chosen_head"
 WORSE = (

@@ -1,10 +1,13 @@
-"""How many training records one person has, at most: said in public, or counted.
+"""Whose records a run has: what they are called beyond it, and how many are one person's.
 
-A count reads which records there are, which parties that hold the same records know, and never a
-label: of records without an identifier, those with the same features count as one person's.
+How many one person has at most is said in public, or counted. A count reads which records there
+are, which parties that hold the same records know, and never a label: of records without an
+identifier, those with the same features count as one person's.
 """
 
 from __future__ import annotations
+
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ import torch
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import DataError
 from vertizo.data.vertical import VerticalData
+from vertizo.privacy.ledger_register import Names
 from vertizo.privacy.persons import Persons
 
 UNCOUNTED = (
@@ -20,6 +24,32 @@ UNCOUNTED = (
 )
 OWN = ("table", "frame")
 """Data sets whose records may be anybody's, as often as they like."""
+
+
+def names_of(data: VerticalData) -> Names | None:
+    """What tells the records apart; None where nothing does."""
+    if data.keys is None:
+        return None
+    return Names(
+        data.keys(),
+        () if data.contents is None else data.contents(),
+        () if data.likeness is None else data.likeness(),
+    )
+
+
+def records_name(config: ExperimentConfig, data: VerticalData) -> str:
+    """Their data set, and how they were chosen.
+
+    Runs of one name give the same IDs to the same records.
+    """
+    apart = {"root", "parties", "split", "sizes", "columns", "label_holder", "without"}
+    apart |= {"positive", "loss", "huber_delta", "quantile", "encoding"}  # who, what and how
+    # Further keys count where they are set: ledgers have outlived versions without them.
+    later = {"stratify", "time", "class_weights", "class_shares"}
+    later |= {"weight", "person", "records_per_person"}
+    unset = {key for key in later if not getattr(config.data, key)}
+    chosen = config.data.model_dump_json(exclude=apart | unset).encode()
+    return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"
 
 
 def check_persons(config: ExperimentConfig, data: VerticalData) -> None:

@@ -10,7 +10,7 @@ from vertizo.core.names import CONTROLS
 from vertizo.party.metrics import chosen_by
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.run import html_form
+from vertizo.run.results import html_form
 
 Summary = Mapping[str, Any]
 BOUNDS = "  95 % (bootstrap)"

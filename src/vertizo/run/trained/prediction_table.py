@@ -13,7 +13,7 @@ from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.data.spelling import in_seconds
 from vertizo.data.tabular.columns import unlike
 from vertizo.models.losses import MultiLabel, Regression, Task
-from vertizo.run import checkpoint
+from vertizo.run.results import checkpoint
 
 if TYPE_CHECKING:
     import polars as pl

@@ -16,9 +16,8 @@ import numpy as np
 
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.models.base import State, copied
-from vertizo.run import checkpoint, summary_figures
-from vertizo.run.callbacks import NOBODY, Listeners, Tracked
-from vertizo.run.evaluation import (
+from vertizo.run.loop.callbacks import NOBODY, Listeners, Tracked
+from vertizo.run.loop.evaluation import (
     HEAD,
     TESTED,
     diverged,
@@ -27,9 +26,10 @@ from vertizo.run.evaluation import (
     summary_of,
     tested,
 )
-from vertizo.run.federation import Federation
-from vertizo.run.folder import RunFolder
-from vertizo.run.job_state import Job, JobState
+from vertizo.run.loop.federation import Federation
+from vertizo.run.loop.job_state import Job, JobState
+from vertizo.run.results import checkpoint, summary_figures
+from vertizo.run.results.folder import RunFolder
 
 SAVED_EVERY = 30.0
 """Seconds between two checkpoints, at least, if nobody asked for another interval."""

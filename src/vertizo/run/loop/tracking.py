@@ -26,8 +26,8 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
 from vertizo.core.registry import Registry
-from vertizo.run.callbacks import Callback, Listeners, Tracked, named
-from vertizo.run.callbacks import check as check_callback
+from vertizo.run.loop.callbacks import Callback, Listeners, Tracked, named
+from vertizo.run.loop.callbacks import check as check_callback
 
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""

@@ -20,15 +20,15 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.run.build_client import MadeClient, embedding_noise, make_client
-from vertizo.run.build_privacy import Charge, record_choice
-from vertizo.run.build_server import make_server
-from vertizo.run.coverage import statement_of
-from vertizo.run.data_defaults import complete
-from vertizo.run.label_free import controlled
-from vertizo.run.lengths import check_sizes, planned_rounds, steps_of_client
-from vertizo.run.placement import placed
-from vertizo.run.simulator import Observer, Simulator
+from vertizo.run.build.client import MadeClient, embedding_noise, make_client
+from vertizo.run.build.coverage import statement_of
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.build.label_free import controlled
+from vertizo.run.build.placement import placed
+from vertizo.run.build.privacy import Charge, record_choice
+from vertizo.run.build.schedule import check_sizes, planned_rounds, steps_of_client
+from vertizo.run.build.server import make_server
+from vertizo.run.loop.simulator import Observer, Simulator
 
 
 @dataclass

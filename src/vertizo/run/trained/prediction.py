@@ -36,12 +36,12 @@ from vertizo.party.server import ServerParty
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.protocol.messages import Purpose
-from vertizo.run.evaluation import HEAD
+from vertizo.run.build.label_free import controlled
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import Federation, build
-from vertizo.run.folder import RunFolder
-from vertizo.run.label_free import controlled
-from vertizo.run.prediction_table import frame_of, names_of, predicted
+from vertizo.run.loop.evaluation import HEAD
+from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results.folder import RunFolder
+from vertizo.run.trained.prediction_table import frame_of, names_of, predicted
 
 if TYPE_CHECKING:
     import polars as pl

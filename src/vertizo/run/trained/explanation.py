@@ -12,8 +12,8 @@ from vertizo.core.names import FITTED, PRIVATE
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS
-from vertizo.run.coverage import STRATIFIED, by_time
-from vertizo.run.label_free import controlled
+from vertizo.run.build.coverage import STRATIFIED, by_time
+from vertizo.run.build.label_free import controlled
 
 WEAK = 0.8
 """Label advantage from which on a promise is called weak: right nine times of ten."""

@@ -31,8 +31,8 @@ from vertizo.models.linear_stack import LinearStack
 from vertizo.models.parts import first_line
 from vertizo.models.pretrained import Pretrained
 from vertizo.models.torch import TorchModel
-from vertizo.run import checkpoint
-from vertizo.run.prediction import Predictor
+from vertizo.run.results import checkpoint
+from vertizo.run.trained.prediction import Predictor
 
 SERVER = "server"
 Format = Literal["torch", "onnx"]

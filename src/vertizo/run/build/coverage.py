@@ -16,10 +16,10 @@ from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.persons import of_person
 from vertizo.privacy.statement import Statement, of_large_delta
 from vertizo.protocol.codecs.catalog import CODECS
-from vertizo.run import label_free
-from vertizo.run.build_models import Foreign
-from vertizo.run.lengths import chooses_best
-from vertizo.run.persons import persons_of, uncounted
+from vertizo.run.build import label_free
+from vertizo.run.build.models import Foreign
+from vertizo.run.build.record_identity import persons_of, uncounted
+from vertizo.run.build.schedule import chooses_best
 
 FEATURES = "each client's features against the other clients"
 FITTED_LABELS = (

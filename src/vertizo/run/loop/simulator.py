@@ -24,8 +24,8 @@ from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
 from vertizo.protocol.wire import Frame
-from vertizo.run.activation import Activation
-from vertizo.run.traffic import Traffic, rows_at_once
+from vertizo.run.loop.activation import Activation
+from vertizo.run.loop.traffic import Traffic, rows_at_once
 
 Way = Literal["up", "down"]
 Observer = Callable[[float, Way, int, bytes], None]

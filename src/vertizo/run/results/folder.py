@@ -31,7 +31,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core import digests, strict_json, system
 from vertizo.core.errors import DataError, RunError
 from vertizo.data.prepared import Preparation
-from vertizo.run import checkpoint, provenance
+from vertizo.run.results import checkpoint, provenance
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
 """What a run writes beside its configuration."""
@@ -251,7 +251,7 @@ class RunFolder:
         return self.path / "checkpoints" / f"{name}.safetensors"
 
     def provenance(self) -> dict[str, Any] | None:
-        """What `vertizo.run.provenance` found as the run was begun; None for an older run."""
+        """What `vertizo.run.results.provenance` found as the run began; None for an older run."""
         return self._read_json(self.path / provenance.NAME)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, to trackers (`vertizo.run.tracking`) and to code of one's own.
+"""What a run tells trackers (`vertizo.run.loop.tracking`) and code of one's own while it goes on.
 
 A callback is any object with some of the methods of `Callback`; one that derives from it has all.
 No number of a run depends on what they do, and what they are given is theirs to keep. One that

@@ -22,11 +22,11 @@ from vertizo.privacy.ledger_register import FURTHER, Register
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.seated_ledger import Seated
 from vertizo.privacy.statement import Statement
-from vertizo.run.build_labels import private_labels
-from vertizo.run.build_privacy import Charge, choice_of
-from vertizo.run.data_defaults import complete
-from vertizo.run.federation import build
-from vertizo.run.record_names import names_of, records_name
+from vertizo.run.build.data_defaults import complete
+from vertizo.run.build.labels import private_labels
+from vertizo.run.build.privacy import Charge, choice_of
+from vertizo.run.build.record_identity import names_of, records_name
+from vertizo.run.loop.federation import build
 
 
 def can_go_on(config: ExperimentConfig, *, begun: bool) -> bool:

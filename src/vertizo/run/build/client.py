@@ -1,7 +1,7 @@
 """From a configuration and its features to a feature holder's party.
 
-A simulated federation makes all parties (`vertizo.run.federation`); over a network each process
-makes its own, of its own data and its own randomness (`vertizo.network`).
+A simulated federation makes all parties (`vertizo.run.loop.federation`); over a network each
+process makes its own, of its own data and its own randomness (`vertizo.network`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from vertizo.privacy.embedding_noise import (
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.messages import Purpose
-from vertizo.run import build_models as models
-from vertizo.run import build_optimizers, data_defaults, placement
-from vertizo.run.lengths import answers_expected
+from vertizo.run.build import data_defaults, placement
+from vertizo.run.build import models as models
+from vertizo.run.build import optimizers as build_optimizers
+from vertizo.run.build.schedule import answers_expected
 from vertizo.zeroth_order.card_directions import directions_of
 from vertizo.zeroth_order.estimators import Along
 

@@ -32,8 +32,8 @@ from vertizo.party.server import Replies, ServerParty
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
-from vertizo.run.lengths import planned_rounds, rounds_per_epoch, steps_of_client
-from vertizo.run.stopping import Stopping
+from vertizo.run.build.schedule import planned_rounds, rounds_per_epoch, steps_of_client
+from vertizo.run.loop.stopping import Stopping
 
 Phase = Literal["uploading", "training", "closing", "fitting", "done"]
 STAGES: dict[Phase, str] = {

@@ -1,0 +1,1 @@
+"""A federation at work: the state machine of a job, the simulator, evaluations, trackers."""
