@@ -27,9 +27,9 @@ import report
 from vertizo.network.alignment.blinding import CHUNK, POINT, Curve
 from vertizo.network.alignment.member import Method, align_with
 from vertizo.network.alignment.service import AligningService
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
 
 NAME = "benchmark"
 SPAWN = multiprocessing.get_context("spawn")  # gRPC does not take well to being forked

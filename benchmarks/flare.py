@@ -34,7 +34,7 @@ import yaml
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import PocEnv, ProdEnv
 
-from vertizo.network.transport import Answer, Channel
+from vertizo.network.transport.base import Answer, Channel
 from vertizo.ops.flare import job as flare
 from vertizo.ops.flare import sites as flare_sites
 

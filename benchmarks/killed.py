@@ -19,14 +19,14 @@ from typing import Any, Self
 import yaml
 from preloaded import Preloaded, Spawned, mortal
 
-from vertizo.network.authority import issue
+from vertizo.network.transport.authority import issue
 from vertizo.ops.agent.children import PROCESS, end_left_over, left_by
 from vertizo.ops.agent.options import LabelHolderAgent, load_agent
 from vertizo.ops.agent.preparing import submit
 from vertizo.ops.agent.store import Store
 from vertizo.ops.scoring import callers
-from vertizo.privacy.ledger import REPLY, STEP
-from vertizo.privacy.ledger_file import LedgerFile
+from vertizo.privacy.ledger.base import REPLY, STEP
+from vertizo.privacy.ledger.file import LedgerFile
 from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
 

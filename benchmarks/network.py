@@ -33,10 +33,10 @@ from typing import Any
 
 import report
 
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
-from vertizo.network.transport import Answer
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.base import Answer
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
 
 CLIENTS = (1, 4, 16)
 ASK, ANSWER = 65_536, 48

@@ -38,7 +38,7 @@ import report
 import yaml
 
 from network import SPAWN, client_name
-from vertizo.network.authority import issue
+from vertizo.network.transport.authority import issue
 from vertizo.ops.scoring import callers
 
 RECORDS, COLUMNS, BATCH = 100_000, 10, 1000

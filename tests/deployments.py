@@ -17,12 +17,12 @@ import torch
 from tests.waiting import PATIENT
 
 from vertizo.data.prepare import prepare
-from vertizo.network.joining import Joined, Member
-from vertizo.network.options import JoinConfig, ServeConfig
-from vertizo.network.serving import FederationService
-from vertizo.network.transport import Channel, Service
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger import REPLY
+from vertizo.network.serving.joining import Joined, Member
+from vertizo.network.serving.options import JoinConfig, ServeConfig
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.transport.base import Channel, Service
+from vertizo.privacy.ledger.base import REPLY
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
 from vertizo.run.build.privacy import record_choice

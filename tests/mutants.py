@@ -199,22 +199,22 @@ TABLE = r'''
 -        self._made = int(state["counters"][0])
 
 # sensitivity-of-removal: a replaced record counts as moving a sum by C, not 2C
-@ privacy/events.py privacy/test_events.py privacy/test_plan.py
+@ privacy/accounting/events.py privacy/test_events.py privacy/test_plan.py
 -return 2 * self.clip_norm + self.slack
 +return self.clip_norm + self.slack
 
 # step-for-nothing: of a reply and the server's step on its batch, only the larger is counted
-@ privacy/events.py privacy/test_events.py privacy/test_guarantee.py
+@ privacy/accounting/events.py privacy/test_events.py privacy/test_guarantee.py
 -return math.hypot(self.reply_mu, step)
 +return max(self.reply_mu, step)
 
 # delta-taken-twice: ε is stated at twice the δ that is named
-@ privacy/accounting.py privacy/test_accounting.py privacy/test_guarantee.py
+@ privacy/accounting/gaussian.py privacy/test_accounting.py privacy/test_guarantee.py
 -return float(brentq(lambda x: delta_of(mu, x) - delta, 0.0,
 +return float(brentq(lambda x: delta_of(mu, x) - 2 * delta, 0.0,
 
 # exchanged-for-itself: randomised response keeps more labels than it says
-@ privacy/private_labels.py privacy/test_private_labels.py contracts/test_private_labels.py
+@ privacy/labels/private_labels.py privacy/test_private_labels.py contracts/test_private_labels.py
 -step = 1 + (words[1] % np.uint64(self.classes - 1)).astype(np.int64)
 +step = (words[1] % np.uint64(self.classes)).astype(np.int64)
 
@@ -229,33 +229,33 @@ TABLE = r'''
 +if update not in (*PRIVATE, "none", "forward-difference"):
 
 # last-reply-refused: the budget's last reply is refused
-@ privacy/ledger.py privacy/test_ledger.py privacy/test_durable_ledger.py
+@ privacy/ledger/base.py privacy/test_ledger.py privacy/test_durable_ledger.py
 -charged[client].take(rows) + price > share)
 +charged[client].take(rows) + price >= share)
 
 # some-may-overspend: a batch passes as long as one of its records has something left
-@ privacy/ledger.py privacy/test_ledger.py privacy/test_durable_ledger.py
+@ privacy/ledger/base.py privacy/test_ledger.py privacy/test_durable_ledger.py
 -            if over:
 +            if over == rows.size:
 
 # not-forced-to-the-disk: a charge may be lost with the power after its reply has left
-@ privacy/ledger_file.py privacy/test_durable_ledger.py privacy/test_ledger_witness.py
+@ privacy/ledger/file.py privacy/test_durable_ledger.py privacy/test_ledger_witness.py
 -        run("PRAGMA synchronous = FULL")
 +        run("PRAGMA synchronous = OFF")
 
 # witness-behind: the witness is an entry behind, and takes a copy that is one entry older
-@ privacy/durable_ledger.py privacy/test_ledger_witness.py privacy/test_durable_ledger.py
+@ privacy/ledger/durable.py privacy/test_ledger_witness.py privacy/test_durable_ledger.py
 +        self._witness.write(self._file.head)
          self._file.append(rows, frames)
 -        self._witness.write(self._file.head)
 
 # register-not-asked: records of one ledger get a second one unnoticed
-@ privacy/durable_ledger.py privacy/test_ledger_register.py run/test_ledger_session.py
+@ privacy/ledger/durable.py privacy/test_ledger_register.py run/test_ledger_session.py
 -            if not further:
 -                register.check_free(names)
 
 # repeated-step-for-nothing: a secret step repeated with fresh noise is not charged
-@ privacy/durable_ledger.py privacy/test_durable_ledger.py run/test_ledger_session.py
+@ privacy/ledger/durable.py privacy/test_durable_ledger.py run/test_ledger_session.py
 -if self._replays and 0 <= number < self.steps:
 +if 0 <= number < self.steps:
 
@@ -309,14 +309,14 @@ TABLE = r'''
 +self.waited > patience)
 
 # journal-after-the-answer: a query is computed and charged before it is in the journal
-@ network/serving.py network/test_faults.py network/test_disk_faults.py
+@ network/serving/serving.py network/test_faults.py network/test_disk_faults.py
 +            query = state.take(query)
              self._archive.append(QUERY, frame)
              self._progressed(client)
 -            query = state.take(query)
 
 # noise-of-the-old-key: after a checkpoint, noise is used that a restarted server would not draw
-@ network/archive.py network/test_faults.py network/test_budgets.py
+@ network/serving/archive.py network/test_faults.py network/test_budgets.py
          self._bytes.rekey(key)
 -        state.job.party.renew()
 

@@ -20,9 +20,9 @@ from tests import warm
 from tests.waiting import PATIENT, until
 
 from vertizo.core import kernels
-from vertizo.network.authority import issue
-from vertizo.network.options import ServeConfig, load_serve
-from vertizo.network.store import NOTHING, RECORD, records
+from vertizo.network.serving.options import ServeConfig, load_serve
+from vertizo.network.serving.store import NOTHING, RECORD, records
+from vertizo.network.transport.authority import issue
 from vertizo.run.loop.federation import Federation
 
 SERVER = "bank"

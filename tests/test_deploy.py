@@ -23,7 +23,7 @@ from tests.processes import held_port
 from tests.waiting import PATIENT
 
 from vertizo.config.environment import PREFIX, settings_of
-from vertizo.network.options import load_join, load_serve
+from vertizo.network.serving.options import load_join, load_serve
 from vertizo.ops.monitoring import SERVICE, health_at
 
 ROOT = Path(__file__).parent.parent

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from options import table
 
-from vertizo.privacy import label_advantage
-from vertizo.privacy.accounting import delta_of, mu_of
+from vertizo.privacy.accounting import label_advantage
+from vertizo.privacy.accounting.gaussian import delta_of, mu_of
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results" / "label_advantage.json"
 DELTA = 1e-5

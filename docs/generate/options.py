@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import TAGS, Options, options_of, texts
 from vertizo.methods.choice import METHODS
-from vertizo.network.options import ScoringOptions
+from vertizo.network.serving.options import ScoringOptions
 from vertizo.ops.agent.job_file import JobOptions
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.ops.agent.states import AFTER, MEANING

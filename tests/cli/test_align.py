@@ -23,7 +23,7 @@ from vertizo.cli.align import align_table, as_feature_holder, as_label_holder
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.data.alignment import TableToAlign
 from vertizo.data.tabular import frames
-from vertizo.network.transport import Service
+from vertizo.network.transport.base import Service
 
 METHODS = ["hashed", *(["private"] if find_spec("nacl") else [])]
 

@@ -8,7 +8,7 @@ import pytest
 
 from vertizo.cli.parties import certs
 from vertizo.core.errors import ConfigError
-from vertizo.network.certificates import Credentials
+from vertizo.network.transport.certificates import Credentials
 
 
 def test_it_says_what_was_made(capsys: pytest.CaptureFixture[str], here: Path) -> None:

@@ -79,7 +79,8 @@ def test_what_nobody_watches_is_refused_and_without_an_address_nothing_is(offere
 @pytest.mark.full
 def test_the_core_starts_without_its_wings() -> None:
     code = (
-        "import sys, vertizo.cli.main as m, vertizo.network.joining, vertizo.run.experiment\n"
+        "import sys, vertizo.cli.main as m\n"
+        "import vertizo.network.serving.joining, vertizo.run.experiment\n"
         "sys.argv = ['vertizo', 'train', '--help']\n"
         "try: m.main()\n"
         "except SystemExit: print(*sys.modules)"

@@ -11,7 +11,7 @@ from tests.refusals import refused
 from vertizo.config import schema
 from vertizo.config.environment import settings_of
 from vertizo.core.errors import ConfigError
-from vertizo.network.options import load_join, load_serve
+from vertizo.network.serving.options import load_join, load_serve
 
 NAME = "VERTIZO_SET__METHOD__NAME"
 

@@ -14,7 +14,7 @@ from vertizo.config.error_lines import explain, read_yaml
 from vertizo.config.tree import merge
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
-from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.serving.options import JoinConfig, ServeConfig
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
 
 TUTORIAL = Path(__file__).parents[2] / "src/vertizo/data/tutorial"

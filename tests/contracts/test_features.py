@@ -19,7 +19,7 @@ from tests.rows import each, pairs
 from torch import Tensor
 
 from vertizo.methods.choice import METHODS, asking
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.run.build.coverage import FEATURES
 
 RECORDS, RECORD = 80, 7

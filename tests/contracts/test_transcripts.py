@@ -34,8 +34,8 @@ from tests import deployments
 from vertizo import Experiment
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.methods.choice import asking
-from vertizo.network.serving import FederationService
-from vertizo.privacy.secure_noise import SecureNoise
+from vertizo.network.serving.serving import FederationService
+from vertizo.privacy.noise.secure import SecureNoise
 from vertizo.protocol import wire
 from vertizo.run.results.provenance import processor
 

@@ -21,9 +21,9 @@ from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab import dossier
 from vertizo.lab.dossier import Dossier
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import checkpoint
 

@@ -14,8 +14,7 @@ from torch import Tensor
 import vertizo.lab.reproduction
 from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
-from vertizo.lab.intrinsic import intrinsic
-from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
+from vertizo.lab.intrinsic import Frozen, Intrinsic, intrinsic, measure
 from vertizo.run.build.privacy import planned_rounds
 from vertizo.run.experiment import Experiment
 from vertizo.run.results.folder import RunFolder

@@ -34,7 +34,7 @@ from vertizo.party.private_updates import (
     SeededSampler,
 )
 from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.run.build.models import client_model
 from vertizo.zeroth_order.directions import KEEP_UP_TO, Directions
 

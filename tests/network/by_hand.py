@@ -12,14 +12,14 @@ import torch
 from tests import deployments as dep
 from tests.lazy import Lazy
 
-from vertizo.network import frames
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer
-from vertizo.network.grpc_channel import GrpcChannel
-from vertizo.network.joining import Member
-from vertizo.network.options import JoinConfig, ServeConfig
-from vertizo.network.serving import FederationService
+from vertizo.network.serving import frames
+from vertizo.network.serving.joining import Member
+from vertizo.network.serving.options import JoinConfig, ServeConfig
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcServer
+from vertizo.network.transport.grpc_channel import GrpcChannel
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query, Reply, Upload, WirePurpose

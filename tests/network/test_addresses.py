@@ -13,12 +13,12 @@ import pytest
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network import addresses, grpc_channel
-from vertizo.network.addresses import is_loopback, parsed, proxy_trouble
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc_channel import GrpcChannel
-from vertizo.network.options import load_join
+from vertizo.network.serving.options import load_join
+from vertizo.network.transport import addresses, grpc_channel
+from vertizo.network.transport.addresses import is_loopback, parsed, proxy_trouble
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc_channel import GrpcChannel
 
 RIGHT = {
     "bank.example:7443": ("bank.example", 7443),

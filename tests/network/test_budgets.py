@@ -13,10 +13,10 @@ from tests.network.by_hand import answer_to, begin, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.names import PRIVATE
-from vertizo.network.job import budget_for_jobs, charged_data, records_of
-from vertizo.network.options import ServeConfig
-from vertizo.network.serving import FederationService
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.network.serving.job import budget_for_jobs, charged_data, records_of
+from vertizo.network.serving.options import ServeConfig
+from vertizo.network.serving.serving import FederationService
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.run.build.record_identity import names_of
 
 

@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network import certificates
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
-from vertizo.network.signing import sign, verify
+from vertizo.network.transport import certificates
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
+from vertizo.network.transport.signing import sign, verify
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PEM = serialization.Encoding.PEM

@@ -9,9 +9,9 @@ import pytest
 from tests import deployments as dep
 from tests.network.by_hand import begin, leave, query, upload_all
 
-from vertizo.network.serving import FederationService
+from vertizo.network.serving.serving import FederationService
 from vertizo.party.server import ServerParty
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger.durable import DurableLedger
 
 EVERY, WARM_UP = 3, 4
 

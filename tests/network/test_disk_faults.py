@@ -23,8 +23,8 @@ from tests.network.by_hand import write_tables
 from tests.rows import each
 
 from vertizo.core.errors import RunError, UserError
-from vertizo.network.options import ServeConfig
-from vertizo.network.serving import FederationService
+from vertizo.network.serving.options import ServeConfig
+from vertizo.network.serving.serving import FederationService
 from vertizo.run.results import checkpoint
 
 PARTIES = ("run", "lab", "clinic")

@@ -19,9 +19,9 @@ from tests.network.by_hand import leave
 from tests.network.test_faults import SETTINGS, House, run_house
 from tests.rows import each
 
-from vertizo.network import frames
-from vertizo.network.frames import Next, Ready, Send, Sent, Terms
-from vertizo.network.serving import FederationService
+from vertizo.network.serving import frames
+from vertizo.network.serving.frames import Next, Ready, Send, Sent, Terms
+from vertizo.network.serving.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import checkpoint

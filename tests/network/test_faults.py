@@ -24,12 +24,12 @@ from tests.network.by_hand import begin, leave, refused, state_of, upload_all
 from tests.rows import each
 
 from vertizo.core.errors import RunError
-from vertizo.network import frames, store
-from vertizo.network.joining import Joined, Member
-from vertizo.network.serving import FederationService
-from vertizo.network.store import Store
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger_file import LedgerFile
+from vertizo.network.serving import frames, store
+from vertizo.network.serving.joining import Joined, Member
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.serving.store import Store
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.file import LedgerFile
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query

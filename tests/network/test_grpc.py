@@ -24,12 +24,12 @@ from tests.cutter import Cutter
 from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
-from vertizo.network import grpc as grpc_server
-from vertizo.network import grpc_calls, grpc_channel, grpc_stream
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
-from vertizo.network.transport import Answer, Rest
+from vertizo.network.transport import grpc as grpc_server
+from vertizo.network.transport import grpc_calls, grpc_channel, grpc_stream
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.base import Answer, Rest
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
 
 MEMBERS = ("bank", "shop", "clinic")
 
@@ -351,7 +351,9 @@ def test_streams_of_another_method_or_a_certificate_that_cannot_be_read_end_alon
             ):
                 other.ask(b"x")
         with monkeypatch.context() as patched:
-            patched.setattr("vertizo.network.grpc.load_pem_x509_certificate", lambda shown: 1 / 0)
+            patched.setattr(
+                "vertizo.network.transport.grpc.load_pem_x509_certificate", lambda shown: 1 / 0
+            )
             with (
                 channel(made, server.port, "shop") as other,
                 pytest.raises(RunError, match="the server failed; its log says how"),

@@ -30,11 +30,11 @@ from tests.network.by_hand import (
 from tests.rows import each
 
 from vertizo.core.errors import RunError
-from vertizo.network import frames, store
-from vertizo.network.frames import Noted, Ready, Refusal, Send, Sent, Terms
-from vertizo.network.serving import FederationService
-from vertizo.network.store import RECORD
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.network.serving import frames, store
+from vertizo.network.serving.frames import Noted, Ready, Refusal, Send, Sent, Terms
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.serving.store import RECORD
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query, Reply, Upload, WirePurpose
 

@@ -17,9 +17,9 @@ from tests.lazy import Lazy
 from tests.rows import each
 from tests.waiting import PATIENT, until
 
-from vertizo.network.authority import issue
+from vertizo.network.transport.authority import issue
 
-server = Lazy("vertizo.network.http_server")
+server = Lazy("vertizo.network.transport.http_server")
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
 
@@ -198,8 +198,8 @@ def test_where_no_descriptor_is_left_it_is_tried_again(
                 raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
-    monkeypatch.setattr("vertizo.network.http_server.socket.socket", Full)
-    monkeypatch.setattr("vertizo.network.http_server.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("vertizo.network.transport.http_server.socket.socket", Full)
+    monkeypatch.setattr("vertizo.network.transport.http_server.PAUSE_SECONDS", 0.01)
     with caplog.at_level(logging.WARNING), served() as opened:
         assert is_answered(opened)
     assert len(caplog.records) == 3
@@ -219,7 +219,7 @@ def test_what_comes_after_an_early_answer_is_no_crash(caplog: pytest.LogCaptureF
 
 def test_there_are_far_fewer_connections_than_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1024, 256), (256, 64), (2**20, 1000)):
-        monkeypatch.setattr("vertizo.network.http_server.open_files", lambda n=files: n)
+        monkeypatch.setattr("vertizo.network.transport.http_server.open_files", lambda n=files: n)
         assert server.Limits.of_files(1000).connections == most
 
 

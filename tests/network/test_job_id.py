@@ -16,13 +16,13 @@ from tests.processes import held_port
 from tests.waiting import PATIENT, until
 
 from vertizo.core.errors import RunError
-from vertizo.network import grpc_channel, grpc_stream
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer
-from vertizo.network.grpc_channel import GrpcChannel
-from vertizo.network.job_id import JobId
-from vertizo.network.transport import Answer
+from vertizo.network.transport import grpc_channel, grpc_stream
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.base import Answer
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcServer
+from vertizo.network.transport.grpc_channel import GrpcChannel
+from vertizo.network.transport.job_id import JobId
 
 MINE = JobId("fed", "align-1", 2, "")
 KINDS = (grpc_stream.DirectStream, grpc_stream.PublicStream)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.torch import wrap
-from vertizo.network.job import records_of
-from vertizo.network.serving import FederationService
+from vertizo.network.serving.job import records_of
+from vertizo.network.serving.serving import FederationService
 from vertizo.run.build.coverage import MODEL_HOLDS, assumptions
 from vertizo.run.results import checkpoint
 

@@ -13,10 +13,10 @@ from tests.network.test_faults import run_house
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.job import charged_data
-from vertizo.network.options import ServeConfig
-from vertizo.network.serving import FederationService
-from vertizo.privacy import label_file
+from vertizo.network.serving.job import charged_data
+from vertizo.network.serving.options import ServeConfig
+from vertizo.network.serving.serving import FederationService
+from vertizo.privacy.labels import label_file
 from vertizo.run.loop.ledger_session import set_apart
 from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder

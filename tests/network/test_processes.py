@@ -24,10 +24,11 @@ from tests.rows import each
 from tests.waiting import PATIENT, until
 
 from vertizo.core.errors import RunError
-from vertizo.network import frames, grpc_channel
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc_channel import GrpcChannel
+from vertizo.network.serving import frames
+from vertizo.network.transport import grpc_channel
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc_channel import GrpcChannel
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query

@@ -16,10 +16,10 @@ from tests.refusals import refused
 
 from vertizo.core.errors import RunError
 from vertizo.core.notices import Alarm
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
-from vertizo.network.rotation import Rotation
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
+from vertizo.network.transport.rotation import Rotation
 
 SOON = 4.0
 """Seconds that the first certificate still holds."""

@@ -25,11 +25,11 @@ from tests.rows import each
 from vertizo.core.errors import ConfigError, DataError, RunError, WireError
 from vertizo.core.names import Head
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.network import frames, service
-from vertizo.network.frames import Ready, Send
-from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
-from vertizo.network.predicting import NewRecords, PredictingService, help_predict
-from vertizo.network.serving import FederationService
+from vertizo.network.serving import frames, service
+from vertizo.network.serving.frames import Ready, Send
+from vertizo.network.serving.options import JoinConfig, ServeConfig, load_join, load_serve
+from vertizo.network.serving.predicting import NewRecords, PredictingService, help_predict
+from vertizo.network.serving.serving import FederationService
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
 from vertizo.run.results import checkpoint

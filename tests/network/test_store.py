@@ -14,9 +14,9 @@ from tests import deployments as dep
 from tests.network.by_hand import begin
 
 from vertizo.core.errors import RunError
-from vertizo.network import store
-from vertizo.network.serving import FederationService
-from vertizo.network.store import RECORD, Journal, Slot, Store, records, root_of
+from vertizo.network.serving import store
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.serving.store import RECORD, Journal, Slot, Store, records, root_of
 
 
 def test_records_come_back_in_order_and_undone_ones_do_not(tmp_path: Path) -> None:

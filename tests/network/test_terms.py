@@ -13,9 +13,9 @@ from vertizo.config.regularizer import GivenConfig
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core import registry
 from vertizo.core.errors import ConfigError
-from vertizo.network.frames import Terms
-from vertizo.network.options import JoinConfig
-from vertizo.network.terms import accepted as accepted_terms
+from vertizo.network.serving.frames import Terms
+from vertizo.network.serving.options import JoinConfig
+from vertizo.network.serving.terms import accepted as accepted_terms
 from vertizo.run.trained.prediction import for_predicting
 
 CODE = """

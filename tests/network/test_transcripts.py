@@ -12,10 +12,10 @@ from tests import deployments as dep
 from tests.network.by_hand import over_grpc
 from tests.rows import each
 
-from vertizo.network import frames
-from vertizo.network.job import settings_of
-from vertizo.network.serving import FederationService
-from vertizo.network.transport import Answer
+from vertizo.network.serving import frames
+from vertizo.network.serving.job import settings_of
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.transport.base import Answer
 from vertizo.protocol import wire
 
 

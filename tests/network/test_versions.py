@@ -16,11 +16,12 @@ from tests.refusals import refused
 
 from vertizo.core.errors import MalformedError, RunError
 from vertizo.core.version import VERSION
-from vertizo.network import frames, versions
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
-from vertizo.network.serving import FederationService
+from vertizo.network.serving import frames
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.transport import versions
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.run.results import checkpoint

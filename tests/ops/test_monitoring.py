@@ -20,11 +20,11 @@ from tests.refusals import refused
 from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network import grpc_channel
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
-from vertizo.network.options import load_join, load_serve
+from vertizo.network.serving.options import load_join, load_serve
+from vertizo.network.transport import grpc_channel
+from vertizo.network.transport.authority import issue
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcChannel, GrpcServer
 from vertizo.ops import monitoring
 from vertizo.ops.figures import Figure
 from vertizo.ops.monitoring import SERVICE, figures_at, health_at

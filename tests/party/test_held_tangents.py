@@ -12,7 +12,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConflictError
 from vertizo.party.checks import with_tangents
-from vertizo.privacy.ledger import digest
+from vertizo.privacy.ledger.base import digest
 from vertizo.protocol.messages import Query, Reply
 from vertizo.run.loop.federation import Federation
 

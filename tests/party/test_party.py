@@ -32,7 +32,7 @@ from vertizo.core.errors import (
 )
 from vertizo.party.checks import is_bounded, mended
 from vertizo.party.client import REPLY_BOUND
-from vertizo.privacy.ledger import Answered, digest
+from vertizo.privacy.ledger.base import Answered, digest
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
 from vertizo.run.loop.federation import Federation

@@ -48,7 +48,7 @@ from vertizo.party.server_model import (
     ServerUpdate,
     ZerothOrder,
 )
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
 
 stats = Lazy("scipy.stats")

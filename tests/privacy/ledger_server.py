@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget
-from vertizo.privacy.ledger import Entry, digest
+from vertizo.privacy.accounting.events import LedgerBudget
+from vertizo.privacy.ledger.base import Entry, digest
+from vertizo.privacy.ledger.durable import DurableLedger
 
 RECORDS, CLIENTS, COST = 300, 3, 7
 BUDGET = LedgerBudget("records", RECORDS, CLIENTS, share=10**6, epsilon=1.0, delta=1e-5)

@@ -13,7 +13,7 @@ from tests.refusals import refused
 from tests.rows import examples
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.accounting import compose, delta_of, epsilon_of, mu_of, noise_std_for
+from vertizo.privacy.accounting.gaussian import compose, delta_of, epsilon_of, mu_of, noise_std_for
 
 stats = Lazy("scipy.stats")
 integrate = Lazy("scipy.integrate")

@@ -10,9 +10,9 @@ import pytest
 from tests.refusals import refused
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy import budget
-from vertizo.privacy.accounting import epsilon_of, mu_of, published_mu, published_noise_std
-from vertizo.privacy.budget import Federation
+from vertizo.privacy.accounting import budget
+from vertizo.privacy.accounting.budget import Federation
+from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of, published_mu, published_noise_std
 
 MNIST = Federation(records=60_000, clients=7, epochs=100, batch=64, clip_norm=10.0)
 DELTA = 1e-3

@@ -11,8 +11,8 @@ from tests.lazy import Lazy
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.accounting import mu_of
-from vertizo.privacy.choosing import Case, Way, chosen, table, three_ways, ways
+from vertizo.privacy.accounting.gaussian import mu_of
+from vertizo.privacy.mechanism_advice import Case, Way, chosen, table, three_ways, ways
 from vertizo.run.build.coverage import FEATURES
 
 stats = Lazy("scipy.stats")

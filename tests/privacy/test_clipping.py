@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
+from vertizo.privacy.accounting.events import GaussianRelease
 from vertizo.privacy.clipping import clip
-from vertizo.privacy.events import GaussianRelease
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 
 MAX = torch.finfo(torch.float64).max
 ANY = st.one_of(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.lazy import Lazy
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.discrete_gaussian import LARGEST_SCALE, DiscreteGaussian
+from vertizo.privacy.noise.discrete_gaussian import LARGEST_SCALE, DiscreteGaussian
 
 stats = Lazy("scipy.stats")
 

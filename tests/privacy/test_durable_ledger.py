@@ -27,10 +27,10 @@ from vertizo.core.errors import (
     UnknownPartyError,
     UnknownRecordError,
 )
-from vertizo.privacy.accounting import mu_of_units, units
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget, SecretSteps
-from vertizo.privacy.ledger import Answered, Entry, digest
+from vertizo.privacy.accounting.events import LedgerBudget, SecretSteps
+from vertizo.privacy.accounting.gaussian import mu_of_units, units
+from vertizo.privacy.ledger.base import Answered, Entry, digest
+from vertizo.privacy.ledger.durable import DurableLedger
 
 SECRET = SecretSteps(count=5, sampling=0.01, noise_multiplier=4.0)
 BUDGET = LedgerBudget("six records", records=6, clients=2, share=30, epsilon=1.0, delta=1e-5)
@@ -328,7 +328,7 @@ def test_one_process_at_a_time(place: Place) -> None:
     text = (
         "import sys; from pathlib import Path\n"
         "from vertizo.core.errors import RunError\n"
-        "from vertizo.privacy.durable_ledger import DurableLedger\n"
+        "from vertizo.privacy.ledger.durable import DurableLedger\n"
         "try: DurableLedger.open(Path(sys.argv[1]), 'b', Path(sys.argv[2]))\n"
         "except RunError as error: print(error)"
     )

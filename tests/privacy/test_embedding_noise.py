@@ -15,8 +15,8 @@ from tests.lazy import Lazy
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.privacy.accounting import epsilon_of
-from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
+from vertizo.privacy.accounting.gaussian import epsilon_of
+from vertizo.privacy.noise.embedding import EmbeddingNoise, account, noise_std_for_embeddings
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
 from vertizo.zeroth_order.directions import LAWS, Directions, record_directions

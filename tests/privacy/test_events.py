@@ -12,9 +12,9 @@ from tests.refusals import refused
 from tests.rows import examples
 
 from vertizo.core.errors import BudgetError, ConfigError
-from vertizo.privacy.accounting import UNIT
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.ledger import Entry, MemoryLedger
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import UNIT
+from vertizo.privacy.ledger.base import Entry, MemoryLedger
 
 REPLY, STEP = GaussianRelease(2.0, 16.0), GaussianRelease(0.5, 8.0)
 """μ = 1/4 and 1/8."""

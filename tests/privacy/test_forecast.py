@@ -8,8 +8,8 @@ import pytest
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy import forecast
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting import forecast
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
 
 
 def steps(records: int, count: int = 220, z: float = 5.833) -> Releases:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tests.lazy import Lazy
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.accounting import compose, delta_of, epsilon_of
-from vertizo.privacy.grid_accounting import GridCorrection
+from vertizo.privacy.accounting.gaussian import compose, delta_of, epsilon_of
+from vertizo.privacy.accounting.grid import GridCorrection
 
 stats = Lazy("scipy.stats")
 pld = Lazy("dp_accounting.pld.privacy_loss_distribution")

@@ -20,10 +20,17 @@ from tests.refusals import refused
 from tests.rows import examples
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.guarantee import FINE, TAIL, calibrate, capacity, joined_epsilon, views
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import UNIT, epsilon_of, mu_of
+from vertizo.privacy.accounting.guarantee import (
+    FINE,
+    TAIL,
+    calibrate,
+    capacity,
+    joined_epsilon,
+    views,
+)
 
 stats = Lazy("scipy.stats")
 integrate = Lazy("scipy.integrate")

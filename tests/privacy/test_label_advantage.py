@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.lazy import Lazy
 
-from vertizo.privacy import label_advantage
-from vertizo.privacy.accounting import epsilon_of, mu_of
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.grid_accounting import GridCorrection
-from vertizo.privacy.label_advantage import approximate, joined, of_releases, pure
+from vertizo.privacy.accounting import label_advantage
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of
+from vertizo.privacy.accounting.grid import GridCorrection
+from vertizo.privacy.accounting.label_advantage import approximate, joined, of_releases, pure
 
 integrate = Lazy("scipy.integrate")
 

@@ -19,8 +19,8 @@ from vertizo.core.errors import (
     UnknownPartyError,
     UnknownRecordError,
 )
-from vertizo.privacy.accounting import UNIT, mu_of_units, units
-from vertizo.privacy.ledger import Entry, MemoryLedger, digest
+from vertizo.privacy.accounting.gaussian import UNIT, mu_of_units, units
+from vertizo.privacy.ledger.base import Entry, MemoryLedger, digest
 
 COST = 3
 

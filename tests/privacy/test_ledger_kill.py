@@ -22,8 +22,8 @@ import pytest
 from tests.privacy import ledger_server as server
 from tests.warm import CONTEXT
 
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger import digest
+from vertizo.privacy.ledger.base import digest
+from vertizo.privacy.ledger.durable import DurableLedger
 
 pytestmark = pytest.mark.full
 

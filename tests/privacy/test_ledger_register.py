@@ -15,10 +15,10 @@ from tests.refusals import refused
 
 from vertizo.core import digests
 from vertizo.core.errors import RunError
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget
-from vertizo.privacy.ledger import Entry
-from vertizo.privacy.ledger_register import Names
+from vertizo.privacy.accounting.events import LedgerBudget
+from vertizo.privacy.ledger.base import Entry
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.register import Names
 
 PEOPLE = [f"patient {number}" for number in range(9)]
 

@@ -18,11 +18,11 @@ import torch
 from tests.refusals import refused
 
 from vertizo.core.errors import RunError
-from vertizo.privacy import ledger_file
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget, SecretSteps
-from vertizo.privacy.ledger import REPLY, Entry, Row, Tally
-from vertizo.privacy.ledger_witness import Head, Witness, state_folder
+from vertizo.privacy.accounting.events import LedgerBudget, SecretSteps
+from vertizo.privacy.ledger import file as ledger_file
+from vertizo.privacy.ledger.base import REPLY, Entry, Row, Tally
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.witness import Head, Witness, state_folder
 
 BUDGET = LedgerBudget("records", records=9, clients=2, share=1000, epsilon=1.0, delta=1e-5)
 

@@ -23,10 +23,10 @@ from vertizo.data.prepare import prepare
 from vertizo.lab import dossier
 from vertizo.lab.commands.planning import plan
 from vertizo.lab.report import statements
-from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import epsilon_of, mu_of
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.persons import Persons, epsilon_of_releases, of_person
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of
+from vertizo.privacy.accounting.persons import Persons, epsilon_of_releases, of_person
 from vertizo.privacy.statement import Statement
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import summary_figures

@@ -26,12 +26,12 @@ from vertizo.models.base import Points
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
 from vertizo.party.server_model import ServerModel
-from vertizo.privacy.accounting import UNIT, epsilon_of
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import UNIT, epsilon_of
+from vertizo.privacy.accounting.guarantee import joined_epsilon
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.guarantee import joined_epsilon
-from vertizo.privacy.ledger import Answered, Entry, MemoryLedger
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.ledger.base import Answered, Entry, MemoryLedger
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.privacy.plan import Answer, ClippedGaussian, ClippedOnly, NoPrivacy, Plan
 from vertizo.privacy.statement import Statement
 from vertizo.zeroth_order.directions import Directions

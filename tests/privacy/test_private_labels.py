@@ -21,20 +21,20 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification, Flipped
-from vertizo.privacy import label_file
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget
-from vertizo.privacy.label_file import LabelFile
-from vertizo.privacy.ledger_register import Names
-from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
-from vertizo.privacy.private_labels import (
+from vertizo.privacy.accounting.events import LedgerBudget
+from vertizo.privacy.labels import label_file
+from vertizo.privacy.labels.label_file import LabelFile
+from vertizo.privacy.labels.private_labels import (
     LONGEST,
     Paid,
     RandomisedResponse,
     Teacher,
     whitened,
 )
-from vertizo.privacy.secure_noise import SecureNoise
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.register import Names
+from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.noise.secure import SecureNoise
 
 stats = Lazy("scipy.stats")
 

@@ -15,8 +15,8 @@ from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.core.errors import RunError
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger_register import Register
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.register import Register
 from vertizo.run.build.record_identity import names_of
 from vertizo.run.loop import ledger_session
 

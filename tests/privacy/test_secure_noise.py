@@ -23,9 +23,9 @@ from tests.refusals import refused
 from tests.rows import examples
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.accounting.gaussian import epsilon_of
 from vertizo.privacy.clipping import clip
-from vertizo.privacy.secure_noise import SecureNoise, grid_for
+from vertizo.privacy.noise.secure import SecureNoise, grid_for
 
 stats = Lazy("scipy.stats")
 

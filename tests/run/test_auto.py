@@ -18,7 +18,7 @@ from vertizo.config import choosing, schema
 from vertizo.config.choosing import Open
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.run import auto
 from vertizo.run.build.record_identity import names_of
 from vertizo.run.experiment import Experiment, settled

@@ -17,8 +17,8 @@ from vertizo.config import schema as config
 from vertizo.core.errors import BudgetError, ConfigError, ConflictError
 from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
-from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import epsilon_of, mu_of, mu_of_units
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of, mu_of_units
 from vertizo.run.build.coverage import CODEC_HOLDS, DATA_HOLD, MODEL_HOLDS
 from vertizo.run.build.schedule import batch_sizes
 from vertizo.run.experiment import Experiment

@@ -12,7 +12,7 @@ from tests import federations as fed
 from tests.rows import each
 
 from vertizo.config.schema import parse
-from vertizo.privacy import label_advantage
+from vertizo.privacy.accounting import label_advantage
 from vertizo.run.build.coverage import FEATURES
 from vertizo.run.experiment import Experiment
 from vertizo.run.trained.explanation import Explanation, explain

@@ -13,11 +13,11 @@ from tests.rows import each
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.accounting.events import LedgerBudget
+from vertizo.privacy.accounting.guarantee import joined_epsilon
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.privacy.events import LedgerBudget
-from vertizo.privacy.guarantee import joined_epsilon
-from vertizo.privacy.ledger_register import Names
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.register import Names
 from vertizo.run.build.record_identity import names_of
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.ledger_session import budget_for, charged_data

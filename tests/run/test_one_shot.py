@@ -21,9 +21,9 @@ from vertizo.data.vertical import Holding
 from vertizo.lab.attacks.settings import setting
 from vertizo.lab.tuning.search import Options, tune
 from vertizo.methods.one_shot import OneShot
-from vertizo.network import archive, frames
-from vertizo.network.frames import Done, Noted, Send
-from vertizo.network.job import Records, records_of
+from vertizo.network.serving import archive, frames
+from vertizo.network.serving.frames import Done, Noted, Send
+from vertizo.network.serving.job import Records, records_of
 from vertizo.run.build.label_free import FITTED, controls_of
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.federation import build

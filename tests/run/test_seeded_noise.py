@@ -18,7 +18,7 @@ from vertizo.config import schema as configuration
 from vertizo.lab import comparison
 from vertizo.lab.reproduction.runs import configure
 from vertizo.party.private_updates import SecretSgd
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.run.experiment import Experiment
 from vertizo.run.results.summary_figures import rows
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vertizo.data.options import DataConfig
     from vertizo.data.own_table import OwnTable as HeldTable
     from vertizo.network.alignment.member import Alignment, Method
-    from vertizo.network.transport import Channel, Service
+    from vertizo.network.transport.base import Channel, Service
 
     Find = Callable[[Any, Method], Alignment]
 
@@ -53,7 +53,7 @@ def align(
 
     errors = log.errors()
     try:
-        from vertizo.network.options import is_label_holder, load_join, load_serve
+        from vertizo.network.serving.options import is_label_holder, load_join, load_serve
 
         if is_label_holder(config):
             holder = load_serve(config, settings or [])

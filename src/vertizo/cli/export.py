@@ -25,7 +25,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's trained models, a file for each party."""
-    from vertizo.network.client_folder import is_of_real_parties
+    from vertizo.network.serving.client_folder import is_of_real_parties
     from vertizo.run.results import checkpoint
     from vertizo.run.trained.export import export as write
     from vertizo.run.trained.export import parts_of

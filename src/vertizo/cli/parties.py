@@ -22,13 +22,13 @@ from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.core.wings import watched
 
 if TYPE_CHECKING:
-    from vertizo.network.certificates import Credentials
-    from vertizo.network.grpc import GrpcServer
-    from vertizo.network.grpc_channel import GrpcChannel
-    from vertizo.network.joining import Joined, Progress
-    from vertizo.network.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
-    from vertizo.network.rotation import Rotation
-    from vertizo.network.transport import Service
+    from vertizo.network.serving.joining import Joined, Progress
+    from vertizo.network.serving.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
+    from vertizo.network.transport.base import Service
+    from vertizo.network.transport.certificates import Credentials
+    from vertizo.network.transport.grpc import GrpcServer
+    from vertizo.network.transport.grpc_channel import GrpcChannel
+    from vertizo.network.transport.rotation import Rotation
 
 STOPPED = "stopped; the same command continues the job"
 TICK = 0.2
@@ -45,7 +45,7 @@ def certs(
     days: Annotated[int, option("Days until the certificates expire.", min=1)] = 90,
 ) -> None:
     """Create a test authority and a certificate for each party, for testing."""
-    from vertizo.network import authority
+    from vertizo.network.transport import authority
 
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for heading in ("party", "is", "holds until", "folder"):
@@ -71,7 +71,7 @@ def serve(
 ) -> None:
     """Serve a job as the label holder, or continue it."""
     try:
-        from vertizo.network.options import load_serve
+        from vertizo.network.serving.options import load_serve
 
         with _told_apart(config, serves=True):
             chosen = load_serve(config, settings or [])
@@ -91,7 +91,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     import torch
 
     from vertizo.core.memory import LARGE, keep_freed_memory
-    from vertizo.network.serving import FederationService
+    from vertizo.network.serving.serving import FederationService
     from vertizo.run.results.folder import RunFolder
 
     errors = log.errors()
@@ -155,7 +155,7 @@ def join(
 ) -> None:
     """Join a job as a feature holder, or continue it."""
     try:
-        from vertizo.network.options import load_join
+        from vertizo.network.serving.options import load_join
 
         with _told_apart(config, serves=False):
             chosen = load_join(config, settings or [])
@@ -177,8 +177,8 @@ def _joined(config: JoinConfig) -> Joined:
     """Take part in one job to its end, new or where the folder says it was."""
     from vertizo.core.memory import keep_freed_memory
     from vertizo.data import party_table
-    from vertizo.network.client_folder import ClientFolder
-    from vertizo.network.joining import Joined, Member
+    from vertizo.network.serving.client_folder import ClientFolder
+    from vertizo.network.serving.joining import Joined, Member
 
     known = ClientFolder(config.federation.folder).finished()
     if known is not None:
@@ -219,7 +219,7 @@ def _queries(here: Progress) -> tuple[float, str]:
 @contextmanager
 def _told_apart(path: Path, *, serves: bool) -> Iterator[None]:
     """In place of what is wrong with it, say that a configuration is the other party's."""
-    from vertizo.network.options import is_label_holder
+    from vertizo.network.serving.options import is_label_holder
 
     try:
         yield
@@ -248,7 +248,7 @@ def listening(
 
     ``run`` is the name of the run that it serves, if it is one's.
     """
-    from vertizo.network.grpc import GrpcServer
+    from vertizo.network.transport.grpc import GrpcServer
 
     server = GrpcServer(
         service,
@@ -266,7 +266,7 @@ def listening(
 
 def identity(options: ServeOptions | JoinOptions) -> Credentials:
     """This party's certificate and key; from here on the log names the party and the job."""
-    from vertizo.network.certificates import Credentials
+    from vertizo.network.transport.certificates import Credentials
 
     log.about(options.name)
     credentials = Credentials.load(options.certificates)
@@ -276,8 +276,8 @@ def identity(options: ServeOptions | JoinOptions) -> Credentials:
 
 def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: Console) -> Rotation:
     """The credentials of a party, those from its folder as soon as they are replaced there."""
-    from vertizo.network.options import ServeOptions
-    from vertizo.network.rotation import Rotation
+    from vertizo.network.serving.options import ServeOptions
+    from vertizo.network.transport.rotation import Rotation
 
     serving = isinstance(options, ServeOptions)
     return Rotation(
@@ -287,8 +287,8 @@ def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: C
 
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     """A channel to the label holder; it reports trouble on the console."""
-    from vertizo.network.client_folder import ClientFolder
-    from vertizo.network.grpc_channel import GrpcChannel
+    from vertizo.network.serving.client_folder import ClientFolder
+    from vertizo.network.transport.grpc_channel import GrpcChannel
 
     credentials = identity(options)
     folder = ClientFolder(options.folder)

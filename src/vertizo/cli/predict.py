@@ -16,8 +16,8 @@ from vertizo.core.names import Encoding, Head
 from vertizo.core.notices import counted
 
 if TYPE_CHECKING:
-    from vertizo.network.options import JoinConfig, ServeConfig
-    from vertizo.network.predicting import NewRecords
+    from vertizo.network.serving.options import JoinConfig, ServeConfig
+    from vertizo.network.serving.predicting import NewRecords
 
 
 def predict(
@@ -80,7 +80,7 @@ def predict(
     if data is None:
         raise ConfigError("--data is missing; name the table of this party's new records")
     try:
-        from vertizo.network.options import is_label_holder
+        from vertizo.network.serving.options import is_label_holder
 
         if is_label_holder(run):
             if out is None:
@@ -118,7 +118,7 @@ def predict_offline(
     from vertizo.data import options
     from vertizo.data.tabular import frames
     from vertizo.data.tabular.csv_lines import CsvFormat
-    from vertizo.network.client_folder import is_of_real_parties
+    from vertizo.network.serving.client_folder import is_of_real_parties
     from vertizo.run.trained.prediction import Predictor, coverage_of
     from vertizo.run.trained.prediction_table import check_file, write_file
 
@@ -168,8 +168,8 @@ def _as_label_holder(
     path: Path, settings: list[str], data: Path, out: Path, head: Head | None
 ) -> None:
     """Predict with all parties; the label holder alone gets the predictions."""
-    from vertizo.network.options import load_serve
-    from vertizo.network.predicting import PredictingService
+    from vertizo.network.serving.options import load_serve
+    from vertizo.network.serving.predicting import PredictingService
     from vertizo.run.trained.prediction import coverage_of
     from vertizo.run.trained.prediction_table import check_file, frame_of, write_file
 
@@ -203,9 +203,9 @@ def _as_label_holder(
 
 
 def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
-    from vertizo.network.frames import understood
-    from vertizo.network.options import load_join
-    from vertizo.network.predicting import help_predict
+    from vertizo.network.serving.frames import understood
+    from vertizo.network.serving.options import load_join
+    from vertizo.network.serving.predicting import help_predict
 
     config = load_join(path, settings)
     _, records = _new_records(config, data)
@@ -221,7 +221,7 @@ def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
 def _new_records(config: ServeConfig | JoinConfig, data: Path) -> tuple[str, NewRecords]:
     """The column of keys, and a party's records by them."""
     from vertizo.data.tabular.csv_lines import CsvFormat
-    from vertizo.network.predicting import NewRecords
+    from vertizo.network.serving.predicting import NewRecords
 
     column = config.data.id
     if column is None:

@@ -88,7 +88,7 @@ def _of_folder(path: Path) -> tuple[ExperimentConfig, dict[str, Any]]:
 
 def _explain_member(path: Path, as_json: bool) -> None:
     """Print what a feature holder knows of a job: its own part, and what it was told."""
-    from vertizo.network.client_folder import ClientFolder
+    from vertizo.network.serving.client_folder import ClientFolder
 
     found = ClientFolder(path).finished()
     if found is None:
@@ -123,11 +123,11 @@ def ledger_create(
     from vertizo.config.error_lines import read_yaml
 
     if "federation" in read_yaml(config):
-        from vertizo.network.options import load_serve
+        from vertizo.network.serving.options import load_serve
 
         job = load_serve(config, settings or [])
         chosen = job.experiment()
-        from vertizo.network.job import budget_for_jobs, charged_data
+        from vertizo.network.serving.job import budget_for_jobs, charged_data
 
         data = charged_data(job)
         budget_of = partial(budget_for_jobs, job, data)
@@ -140,7 +140,7 @@ def ledger_create(
     from vertizo.privacy.options import ON_LABELS
 
     if chosen.privacy.mechanism not in ON_LABELS:
-        from vertizo.privacy.durable_ledger import DurableLedger
+        from vertizo.privacy.ledger.durable import DurableLedger
         from vertizo.run.build.record_identity import names_of
 
         DurableLedger.create(ledger, budget_of(runs), names=names_of(data), further=further)
@@ -159,8 +159,8 @@ def ledger_create(
 
 def ledger_show(ledger: Ledger) -> None:
     """Print how much of the budget is spent and left."""
-    from vertizo.privacy import label_file
-    from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.privacy.labels import label_file
+    from vertizo.privacy.ledger.durable import DurableLedger
     from vertizo.run.loop.ledger_session import charged_beside
 
     has_labels = ledger.is_file() and label_file.has_labels(ledger)
@@ -171,6 +171,6 @@ def ledger_show(ledger: Ledger) -> None:
 
 def ledger_accept(ledger: Ledger) -> None:
     """Confirm that a moved ledger is the newest copy and the only one in use."""
-    from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.privacy.ledger.durable import DurableLedger
 
     print(DurableLedger.accept(ledger))

@@ -37,7 +37,7 @@ def made(kind: Kind) -> dict[str, Any]:
     if (added := next((w.schemas[kind] for w in wings() if kind in w.schemas), None)) is not None:
         of_wing: dict[str, Any] = object_at(added)()
         return of_wing
-    from vertizo.network.options import JoinConfig, ServeConfig
+    from vertizo.network.serving.options import JoinConfig, ServeConfig
 
     if kind == "serve":
         return generated(ServeConfig, "A label holder's configuration")

@@ -99,7 +99,7 @@ def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
 
 
 def advised(tree: Tree, way: str) -> Tree:
-    """A configuration that spends its ε in the way of that name (`vertizo.privacy.choosing`)."""
+    """A configuration that spends its ε in that way (`vertizo.privacy.mechanism_advice`)."""
     holds = bool(tree.get("data", {}).get("label_holder"))
     mechanism = {"teacher": "teacher", "response": "randomised-response"}.get(way)
     if mechanism is not None:

@@ -7,8 +7,8 @@ party may re-create any draw at any time.
 
 One federation in one process derives all its streams from one seed (`Stream.from_seed`), so
 that a run can be repeated; a party of its own machine starts from the operating system's entropy,
-once, and keeps it (`vertizo.network.store`). The noise of a label holder that serves uses no stream
-at all; what a member puts on its embeddings does, and is called no guarantee.
+once, and keeps it (`vertizo.network.serving.store`). The noise of a label holder that serves uses
+no stream at all; what a member puts on its embeddings does, and is called no guarantee.
 
 Seeds are 64 bits wide and go to NumPy's bit generators, which use all of them. PyTorch's CPU
 generator keeps only the low 32 bits of a seed, few enough to search for somebody who has seen two

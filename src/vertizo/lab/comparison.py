@@ -22,7 +22,7 @@ from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
 from vertizo.lab.engines import Engine, Forgive, Run, share_done
-from vertizo.privacy import label_advantage
+from vertizo.privacy.accounting import label_advantage
 from vertizo.run.build.label_free import controls_of
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import checkpoint

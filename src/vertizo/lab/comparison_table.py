@@ -10,7 +10,7 @@ from vertizo.core.names import CONTROLS
 from vertizo.core.notices import counted
 from vertizo.lab.comparison import Row, mean_and_spread
 from vertizo.lab.findings import Dot, Picture
-from vertizo.privacy import label_advantage
+from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.run.results.summary_figures import NOT_PAID, beside_controls, privacy_text, size_text
 

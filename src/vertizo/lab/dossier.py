@@ -19,14 +19,15 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.version import VERSION
 from vertizo.lab.report import page
 from vertizo.methods.base import Method
-from vertizo.network import signing
-from vertizo.network.certificates import Credentials
-from vertizo.network.client_folder import ClientFolder
-from vertizo.network.signing import Signed
-from vertizo.privacy import label_advantage, label_file
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.network.serving.client_folder import ClientFolder
+from vertizo.network.transport import signing
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.signing import Signed
+from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.privacy.ledger import Tally, date_text
+from vertizo.privacy.labels import label_file
+from vertizo.privacy.ledger.base import Tally, date_text
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.loop.ledger_session import charged_beside, file_of
 from vertizo.run.results import checkpoint, provenance

@@ -1,27 +1,227 @@
-"""VFL-CZOFO's intrinsic figures, measured on a finished run.
+"""What VFL-CZOFO's Theorem 4.1 says of the estimator's own randomness: measured, not guaranteed.
 
-Defined in docs/mathematics.md, VFL-CZOFO's intrinsic figures.
+The theorem takes the zeroth-order estimate of a gradient for that gradient with Gaussian noise of
+variance ``σ² = tr(Ψ)/(q d_h)`` in every coordinate, Ψ being the covariance for one direction, and
+has every step ε-private with ``σ = 2ζ √(2 ln(1.25/δ)) / (N ε)``, ζ being the largest norm of a
+gradient. Over T steps it prints
+
+    ``ε̄ = √(2T ln(1/δ') ε) + T ε (e^ε − 1)``,   ``δ̄ = Tδ + δ'``,
+
+with ε inside the root. The composition theorem that it cites (Dwork, Rothblum and Vadhan 2010) has
+it outside. Both are offered under names of their own; the paper's Table 2 follows what is printed.
+
+No guarantee follows, for reasons that no measurement can mend: estimates are Gaussian only in the
+limit of many directions; the client, who shares the directions, sees the slopes themselves and no
+noise at all; who is in a batch is taken as hidden (the factor N), but the client chose it; and ζ is
+the largest that was seen, not a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vertizo.core.errors import RunError
+from vertizo.core.errors import ConfigError, DataError, RunError
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
+from vertizo.core.validate import fraction, positive
 from vertizo.data.prepare import prepare
 from vertizo.methods.czofo import Czofo
 from vertizo.models.base import Points
-from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.run.build.data_defaults import complete
 from vertizo.run.build.privacy import record_choice
 from vertizo.run.build.schedule import planned_rounds
 from vertizo.run.loop.federation import Federation, build
 from vertizo.run.results.folder import RunFolder
+from vertizo.zeroth_order.directions import record_directions
+from vertizo.zeroth_order.estimators import forward_difference
+
+
+def step_epsilon(variance: float, largest_gradient: float, records: int, delta: float) -> float:
+    """ε of one step, ``2ζ √(2 ln(1.25/δ)) / (N σ)``; σ² is of one coordinate of the estimate.
+
+    >>> f"{step_epsilon(1.61, 20.1, 60_000, 1e-6):.1e}"
+    '2.8e-03'
+    """
+    positive("variance of the estimate", variance)
+    positive("records", records)
+    fraction("delta", delta)
+    noise = records * math.sqrt(variance)
+    return 2 * largest_gradient * math.sqrt(2 * math.log(1.25 / delta)) / noise
+
+
+def total_as_printed(epsilon: float, steps: int, delta_prime: float) -> float:
+    """ε̄ of T steps by the formula in Theorem 4.1: ``√(2T ln(1/δ') ε) + T ε (e^ε − 1)``."""
+    fraction("delta'", delta_prime)
+    return math.sqrt(2 * steps * -math.log(delta_prime) * epsilon) + _drift(epsilon, steps)
+
+
+def total_as_cited(epsilon: float, steps: int, delta_prime: float) -> float:
+    """ε̄ of T steps by the theorem it cites: ``√(2T ln(1/δ')) ε + T ε (e^ε − 1)``."""
+    fraction("delta'", delta_prime)
+    return math.sqrt(2 * steps * -math.log(delta_prime)) * epsilon + _drift(epsilon, steps)
+
+
+def _drift(epsilon: float, steps: int) -> float:
+    return steps * epsilon * math.expm1(epsilon) if epsilon < 700 else math.inf
+
+
+def total_delta(delta: float, steps: int, delta_prime: float) -> float:
+    """``δ̄ = Tδ + δ'``; from 1 on it says nothing."""
+    return steps * delta + delta_prime
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What ``repeats`` estimates on one frozen model showed.
+
+    The variance σ² is of one coordinate of the whole estimate, the mean over all ``coordinates``
+    of all records; ``largest_gradient``, ζ, is the largest norm of one record's row.
+    """
+
+    variance: float
+    largest_gradient: float
+    repeats: int
+    coordinates: int
+
+
+def measure(
+    losses: Callable[[Tensor], Tensor],
+    embeddings: Tensor,
+    gradients: Tensor,
+    *,
+    directions: LawName,
+    num_directions: int,
+    smoothing: float,
+    per_record: bool,
+    stream: Stream,
+    repeats: int = 100,
+) -> Frozen:
+    """Estimate the gradient many times over at the same embeddings, and look at the spread.
+
+    Args:
+        losses: each record's loss at some points, [points, batch, d_h] → [points, batch]; of a
+            server, ``head.task.losses(head.logits(...), labels).values``.
+        embeddings: one client's, [batch, d_h].
+        gradients: of what the estimate is for, with respect to the embeddings, [batch, d_h]: each
+            record's own loss if ``per_record``, else the batch's mean loss.
+        directions: the law of u, of which there are ``num_directions``, q; they come from
+            ``stream``.
+        smoothing: μ.
+        per_record: slopes of each record's loss (eq. 2), or of the batch's mean loss.
+        repeats: how many estimates; two or more.
+
+    Raises:
+        ConfigError: fewer than two repeats.
+        DataError: a loss or gradient is not finite, or the estimates do not vary.
+    """
+    if repeats < 2:
+        raise ConfigError(f"repeats is {repeats}; a variance needs 2 or more")
+    batch, dimension = embeddings.shape
+    plain = losses(embeddings.unsqueeze(0))[0]
+    mean = torch.zeros(embeddings.shape, dtype=torch.float64)
+    squares = torch.zeros_like(mean)
+    for repeat in range(repeats):
+        u, factor = record_directions(
+            directions, num_directions, batch, dimension, stream.seed(repeat)
+        )
+        slopes = forward_difference(losses(embeddings + smoothing * u), plain, smoothing)
+        if not per_record:
+            slopes = slopes.mean(1, keepdim=True).expand(-1, batch)
+        estimate = torch.einsum("jb,jbd->bd", slopes.to(u.dtype), u).to(torch.float64)
+        estimate *= factor / num_directions
+        before = estimate - mean  # Welford: small spreads about large means stay exact
+        mean += before / (repeat + 1)
+        squares += before * (estimate - mean)
+    variance = float((squares / (repeats - 1)).mean())
+    largest = float(torch.linalg.vector_norm(gradients.to(torch.float64), dim=1).max())
+    if not (math.isfinite(variance) and math.isfinite(largest) and variance > 0):
+        raise DataError(
+            f"the estimates have variance {variance} and the largest gradient has norm {largest}; "
+            "both must be finite, and the variance above 0"
+        )
+    return Frozen(variance, largest, repeats, batch * dimension)
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """Theorem 4.1's figures for what was measured; its words say that none of them is a guarantee.
+
+    σ² is the mean over the frozen models, ζ the largest over them: seen, not bounded. ``repeats``
+    is the least of theirs, ``steps`` T, the replies to all clients, ``records`` N. Both totals are
+    given: by the formula as printed, and as the theorem it cites has it.
+    """
+
+    variance: float
+    largest_gradient: float
+    models: int
+    repeats: int
+    steps: int
+    records: int
+    delta: float
+    delta_prime: float
+    step_epsilon: float
+    epsilon_as_printed: float
+    epsilon_as_cited: float
+    total_delta: float
+
+    @classmethod
+    def of(
+        cls,
+        measured: Sequence[Frozen],
+        *,
+        steps: int,
+        records: int,
+        delta: float = 1e-6,
+        delta_prime: float = 1e-6,
+    ) -> Intrinsic:
+        """The figures of measurements along one run, whose mean stands for that over all T steps.
+
+        T are all rounds: every reply to every client counts, whoever got it. δ is of one step, δ'
+        of the composition.
+
+        Raises:
+            ConfigError: nothing was measured, or a number is out of range.
+        """
+        if not measured:
+            raise ConfigError("measured is empty; the figures need at least one frozen model")
+        positive("steps", steps)
+        variance = math.fsum(one.variance for one in measured) / len(measured)
+        largest = max(one.largest_gradient for one in measured)
+        repeats = min(one.repeats for one in measured)
+        seen = variance, largest, len(measured), repeats, steps, records, delta, delta_prime
+        epsilon = step_epsilon(variance, largest, records, delta)
+        return cls(
+            *seen,
+            step_epsilon=epsilon,
+            epsilon_as_printed=total_as_printed(epsilon, steps, delta_prime),
+            epsilon_as_cited=total_as_cited(epsilon, steps, delta_prime),
+            total_delta=total_delta(delta, steps, delta_prime),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For reports."""
+        return asdict(self)
+
+    def words(self) -> str:
+        """For people."""
+        return (
+            "No privacy guarantee; VFL-CZOFO's Theorem 4.1 with measured numbers in it: the "
+            f"estimator's variance is {self.variance:.3g} a coordinate ({self.repeats} estimates "
+            f"on each of {self.models} frozen models), the largest gradient seen has norm "
+            f"{self.largest_gradient:.3g}. One step would have ε = {self.step_epsilon:.2g}, all "
+            f"{self.steps} of them ε = {self.epsilon_as_printed:.3g} by the formula as printed, "
+            f"{self.epsilon_as_cited:.3g} by the theorem it cites, at δ = {self.total_delta:.2g}. "
+            "That takes the estimates for Gaussian, the batch for hidden and the largest gradient "
+            "seen for a bound; none of the three holds."
+        )
+
 
 AT_ONCE = 4096
 """Records that are embedded at a time."""

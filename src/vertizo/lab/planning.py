@@ -13,10 +13,11 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.validate import between, fraction, positive
 from vertizo.lab.findings import Dot, Findings, Picture, Table
-from vertizo.privacy import budget, choosing, forecast
+from vertizo.privacy import mechanism_advice as choosing
+from vertizo.privacy.accounting import budget, forecast
+from vertizo.privacy.accounting.persons import epsilon_of_releases
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.options import DELTAS, EPSILONS, MAGNITUDES, RATES, SHARES
-from vertizo.privacy.persons import epsilon_of_releases
 from vertizo.run.build.data_defaults import tangents
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]

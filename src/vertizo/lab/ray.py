@@ -2,7 +2,7 @@
 
 The cluster is one trusted party: its machines see whatever a call is given, which for a simulated
 federation is everybody's records. It makes experiments quicker and is no deployment between
-parties that do not trust each other (`vertizo.network.grpc`, `vertizo.ops.flare.job`).
+parties that do not trust each other (`vertizo.network.transport.grpc`, `vertizo.ops.flare.job`).
 """
 
 from __future__ import annotations

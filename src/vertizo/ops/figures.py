@@ -14,13 +14,13 @@ from typing import NamedTuple
 from cryptography.x509 import load_pem_x509_certificates
 
 from vertizo.core.version import VERSION
-from vertizo.network.certificates import Credentials, common_name_of
-from vertizo.network.frames import PROTOCOL
-from vertizo.network.grpc import GrpcServer
-from vertizo.network.grpc_channel import GrpcChannel
-from vertizo.network.joining import Member, Progress
-from vertizo.network.serving import FederationService
-from vertizo.privacy.guarantee import epsilon_charged
+from vertizo.network.serving.frames import PROTOCOL
+from vertizo.network.serving.joining import Member, Progress
+from vertizo.network.serving.serving import FederationService
+from vertizo.network.transport.certificates import Credentials, common_name_of
+from vertizo.network.transport.grpc import GrpcServer
+from vertizo.network.transport.grpc_channel import GrpcChannel
+from vertizo.privacy.accounting.guarantee import epsilon_charged
 from vertizo.run.loop.job_state import STAGES, JobState
 
 LEISURE = 50.0

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.grpc_channel import (
+from vertizo.network.transport.grpc_channel import (
     address,
     aged,
     bounded,
@@ -49,7 +49,7 @@ def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> I
         return
     prometheus = _needed("prometheus_client", "prometheus-client", "metrics")
     _needed("uvicorn", "uvicorn", "metrics")
-    from vertizo.network import http_server
+    from vertizo.network.transport import http_server
 
     core = import_module("prometheus_client.core")
 

@@ -19,7 +19,7 @@ from vertizo.core.errors import (
     ShapeError,
     UnknownRecordError,
 )
-from vertizo.privacy.ledger import digest
+from vertizo.privacy.ledger.base import digest
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.messages import Purpose, Query

@@ -25,7 +25,7 @@ from vertizo.party.checks import (
     ids_in_range,
     out_of_step,
 )
-from vertizo.privacy.embedding_noise import EmbeddingNoise
+from vertizo.privacy.noise.embedding import EmbeddingNoise
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received

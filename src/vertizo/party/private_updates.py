@@ -28,8 +28,8 @@ from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
 from vertizo.party.server_model import Counted, Evaluation, Optimised, ServerModel
 from vertizo.privacy.clipping import clip
-from vertizo.privacy.discrete_gaussian import RandomBytes
-from vertizo.privacy.mechanisms import NoiseSource
+from vertizo.privacy.noise.discrete_gaussian import RandomBytes
+from vertizo.privacy.noise.mechanisms import NoiseSource
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, two_point
 

@@ -28,9 +28,9 @@ from vertizo.party.scoring import Scoring
 from vertizo.party.server_model import ServerSide, TrainingMeter
 from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
-from vertizo.privacy.mechanisms import NoiseSource
+from vertizo.privacy.labels.private_labels import LabelMaker
+from vertizo.privacy.noise.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
-from vertizo.privacy.private_labels import LabelMaker
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Feedback, Received

@@ -19,9 +19,9 @@ MECHANISMS: Registry[Any] = Registry(
     {
         "none": f"{_PLAN}:NoPrivacy",
         "gaussian": f"{_PLAN}:ClippedGaussian",
-        "embedding-noise": "vertizo.privacy.embedding_noise:EmbeddingStatement",
-        "randomised-response": "vertizo.privacy.private_labels:RandomisedResponse",
-        "teacher": "vertizo.privacy.private_labels:Teacher",
+        "embedding-noise": "vertizo.privacy.noise.embedding:EmbeddingStatement",
+        "randomised-response": "vertizo.privacy.labels.private_labels:RandomisedResponse",
+        "teacher": "vertizo.privacy.labels.private_labels:Teacher",
     },
     "vertizo.privacy.own_mechanism:OwnMechanism",
 )

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction
-from vertizo.privacy import guarantee, label_advantage
-from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.accounting import guarantee, label_advantage
+from vertizo.privacy.accounting.events import Charges, Releases
+from vertizo.privacy.accounting.gaussian import epsilon_of
 from vertizo.privacy.clipping import CountedClip
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.privacy.events import Releases
-from vertizo.privacy.ledger import Answered, Charges, Entry, Ledger
-from vertizo.privacy.mechanisms import NoiseSource
+from vertizo.privacy.ledger.base import Answered, Entry, Ledger
+from vertizo.privacy.noise.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
 from vertizo.protocol.wire import Frame
 

@@ -43,7 +43,7 @@ class Statement:
     epsilon: float | None = None
     delta: float | None = None
     label_advantage: float | None = None
-    """The most that anybody may gain over guessing (`vertizo.privacy.label_advantage`)."""
+    """The most anybody may gain over guessing (`vertizo.privacy.accounting.label_advantage`)."""
     mu: float | None = None
     """μ of all that is made of batches that clients know: replies, and updates on their batches.
     Where there are secret steps as well, ε covers both and no μ is equivalent to them."""
@@ -76,7 +76,7 @@ class Statement:
     records_per_person: int | None = None
     """k, training records of one person at most, where that is known."""
     epsilon_per_person: float | None = None
-    """ε for all k records of a person together (`vertizo.privacy.persons`), at the same δ."""
+    """ε for all k records of a person (`vertizo.privacy.accounting.persons`), at the same δ."""
     label_advantage_per_person: float | None = None
     """That of all k labels of a person, between two ways they may be."""
     not_covered: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import headline
-from vertizo.privacy import choosing
+from vertizo.privacy import mechanism_advice as choosing
 from vertizo.protocol.messages import Purpose
 from vertizo.run.build import data_defaults
 from vertizo.run.build.data_defaults import complete

@@ -18,7 +18,7 @@ from vertizo.lab.audit.final_model import FinalModel
 from vertizo.lab.audit.game import audit
 from vertizo.lab.audit.setting import Setting
 from vertizo.lab.commands.privacy import audit as command
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 
 LARGE = 0.05
 """δ at which few trials show much."""

@@ -15,7 +15,7 @@ from vertizo.lab.audit.bounds import (
     rate_at_least,
     rate_at_most,
 )
-from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.accounting.gaussian import epsilon_of
 
 stats = Lazy("scipy.stats")
 

@@ -22,9 +22,9 @@ from vertizo.lab.audit.setting import Setting
 from vertizo.lab.commands.privacy import audit as command
 from vertizo.party import private_updates
 from vertizo.privacy import clipping
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.labels.private_labels import RandomisedResponse, Teacher
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.privacy.options import ON_LABELS
-from vertizo.privacy.private_labels import RandomisedResponse, Teacher
 from vertizo.protocol import wire
 
 CLIP, BATCH = small.CLIP, small.BATCH

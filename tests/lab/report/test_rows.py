@@ -10,9 +10,9 @@ import pytest
 from tests.lab.conftest import EXACT, TINY, settings
 
 from vertizo.party.table import Staleness
-from vertizo.privacy.accounting import epsilon_of
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.guarantee import epsilon, epsilon_so_far
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import epsilon_of
+from vertizo.privacy.accounting.guarantee import epsilon, epsilon_so_far
 from vertizo.run.experiment import Experiment, Result
 
 

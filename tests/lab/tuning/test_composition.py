@@ -10,10 +10,10 @@ import pytest
 
 from vertizo.core.errors import ConfigError
 from vertizo.lab.tuning.composition import are_alike, calibrate, share_of, together
-from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import epsilon_of, mu_of
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.grid_accounting import GridCorrection
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of
+from vertizo.privacy.accounting.grid import GridCorrection
 
 DELTA = 1e-5
 

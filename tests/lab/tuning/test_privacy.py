@@ -21,9 +21,9 @@ from vertizo.lab.tuning.results import Results
 from vertizo.lab.tuning.search import Options, Show, tune
 from vertizo.lab.tuning.space import parse_space
 from vertizo.lab.tuning.trial import without_tests
-from vertizo.privacy.accounting import epsilon_of, mu_of
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of
 from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.federation import build
 from vertizo.run.loop.ledger_session import budget_for

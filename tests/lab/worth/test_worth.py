@@ -23,8 +23,8 @@ from vertizo.lab.tuning.composition import together
 from vertizo.lab.worth.cost import beforehand, check_steps, cost_of
 from vertizo.lab.worth.importance import Permuted
 from vertizo.lab.worth.study import Worth
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import SecretSteps
+from vertizo.privacy.accounting.events import SecretSteps
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.ledger_session import budget_for
 from vertizo.run.results import checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import RunError
-from vertizo.network.job import settings_of
+from vertizo.network.serving.job import settings_of
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.agent import Agent
 from vertizo.ops.agent.children import PROCESS, Ended

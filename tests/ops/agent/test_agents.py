@@ -24,11 +24,11 @@ from tests.ops.agent.houses import (
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network import frames
-from vertizo.network.frames import Terms
-from vertizo.network.options import JoinConfig
-from vertizo.network.store import Store
-from vertizo.network.terms import accepted
+from vertizo.network.serving import frames
+from vertizo.network.serving.frames import Terms
+from vertizo.network.serving.options import JoinConfig
+from vertizo.network.serving.store import Store
+from vertizo.network.serving.terms import accepted
 from vertizo.ops.agent import agent as loop
 from vertizo.ops.agent import label_holder, messages, processes, store
 from vertizo.ops.agent.states import AFTER, ENDS, State

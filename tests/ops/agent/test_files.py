@@ -19,7 +19,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RefusedError, RunError
 from vertizo.data import tutorial
-from vertizo.network.options import JoinConfig, ServeConfig, load_serve
+from vertizo.network.serving.options import JoinConfig, ServeConfig, load_serve
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.children import environment
 from vertizo.ops.agent.job_file import load_job

@@ -22,7 +22,7 @@ from tests import warm
 from tests.processes import held_port
 from tests.waiting import PATIENT, until
 
-from vertizo.network.authority import issue
+from vertizo.network.transport.authority import issue
 from vertizo.ops.agent import children as children_module
 from vertizo.ops.agent.children import PROCESS, Children, Ended, end_left_over
 from vertizo.ops.agent.launch import TAKEN

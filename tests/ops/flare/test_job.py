@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.transport import Answer, Channel
+from vertizo.network.transport.base import Answer, Channel
 from vertizo.ops import flare
 from vertizo.ops.flare import cells as flare_cells
 from vertizo.ops.flare import sites

@@ -18,9 +18,9 @@ from torch import Tensor
 from vertizo.core.names import Head
 from vertizo.data.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.network.finished import LabelHolderModel
-from vertizo.network.options import ScoringOptions
-from vertizo.network.predicting import NewRecords, PredictingService, help_predict
+from vertizo.network.serving.options import ScoringOptions
+from vertizo.network.serving.predicting import NewRecords, PredictingService, help_predict
+from vertizo.network.serving.trained_model import LabelHolderModel
 from vertizo.ops.scoring.member import ScoringMember
 from vertizo.ops.scoring.scorer import Scorer
 from vertizo.ops.scoring.service import ScoringService

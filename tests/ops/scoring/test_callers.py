@@ -27,8 +27,8 @@ from tests.rows import each
 from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.authority import issue
-from vertizo.network.options import ScoringOptions
+from vertizo.network.serving.options import ScoringOptions
+from vertizo.network.transport.authority import issue
 from vertizo.ops.scoring import callers, rpc
 from vertizo.ops.scoring.rpc import grpc_at
 from vertizo.ops.scoring.scorer import NotScoredError
@@ -351,7 +351,9 @@ def test_half_sent_bodies_of_a_known_caller_make_room_too(
             link.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         status, _, said = ask(body={"ids": ["1"]}, key=made.key)
         assert (status, "did not answer" in said["error"]) == (503, True)
-        monkeypatch.setattr("vertizo.network.http_server.Connection.hold", lambda self: False)
+        monkeypatch.setattr(
+            "vertizo.network.transport.http_server.Connection.hold", lambda self: False
+        )
         status, _, said = ask(body={"ids": ["1"]}, key=made.key)
         assert (status, said["error"]) == (503, "too many requests at a time")
         outcomes = [line["outcome"] for line in log_of(made)]

@@ -20,7 +20,7 @@ from tests.ops.scoring.parties import predicted
 from tests.processes import Party, held_port
 from tests.waiting import until
 
-from vertizo.network.authority import issue
+from vertizo.network.transport.authority import issue
 
 pytestmark = pytest.mark.full
 

@@ -23,8 +23,8 @@ from vertizo.core.errors import DataError, RunError
 from vertizo.core.names import Head
 from vertizo.data.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
-from vertizo.network import frames
-from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
+from vertizo.network.serving import frames
+from vertizo.network.serving.frames import Found, Hello, Ready, Refusal, Want
 from vertizo.ops.scoring import LOOKED_UP
 from vertizo.ops.scoring.scorer import NotScoredError
 from vertizo.ops.scoring.service import SilentError

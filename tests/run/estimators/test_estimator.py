@@ -17,7 +17,7 @@ from tests.run.estimators.people import PARTIES, TINY, classifier, people
 import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.core.randomness import Stream
-from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.run.build import privacy as build_privacy
 from vertizo.run.experiment import Experiment
 

@@ -12,7 +12,7 @@ from tests.run.estimators.people import TINY, classifier, people
 
 import vertizo as vz
 from vertizo.core.errors import RunError
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger.durable import DurableLedger
 
 PEOPLE = people()
 X, Y = PEOPLE.drop("y", "amount"), PEOPLE["y"].to_numpy()

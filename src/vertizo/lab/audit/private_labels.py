@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit.setting import Setting, World
-from vertizo.privacy.private_labels import Teacher
+from vertizo.privacy.labels.private_labels import Teacher
 from vertizo.run.build.labels import PrivateLabels
 
 FAR = 1e5

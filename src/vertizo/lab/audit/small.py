@@ -15,7 +15,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
-from vertizo.privacy.accounting import noise_std_for
+from vertizo.privacy.accounting.gaussian import noise_std_for
 
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2
 CLIP, DELTA, EPSILON = 0.5, 1e-3, 1.0

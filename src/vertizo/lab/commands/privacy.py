@@ -32,7 +32,7 @@ def dossier(
 ) -> None:
     """Write what a party signs about a run: what was sent, what is covered and what is not."""
     from vertizo.lab import dossier as dossiers
-    from vertizo.network.certificates import Credentials
+    from vertizo.network.transport.certificates import Credentials
 
     by = None if certificates is None else Credentials.load(certificates)
     made = dossiers.of_folder(run, operator)

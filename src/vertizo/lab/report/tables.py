@@ -14,7 +14,7 @@ from vertizo.lab.comparison_table import paid
 from vertizo.lab.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
 from vertizo.lab.report.reading import REFERENCES, Attacks, Run, number
 from vertizo.lab.report.variants import IGNORED, Study, Variant
-from vertizo.privacy import label_advantage
+from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.run.results.summary_figures import NOT_PAID
 

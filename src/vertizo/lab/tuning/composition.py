@@ -2,8 +2,9 @@
 
 Every trial is a run with noise of its own, so that what all of them release composes exactly:
 releases from batches that clients know by adding μ², secret steps by their privacy loss
-distributions (`vertizo.privacy.guarantee`). A trial that is stopped early counts whole: whether it
-is stopped follows from the records, and what a bound is about is fixed before anything is seen.
+distributions (`vertizo.privacy.accounting.guarantee`). A trial that is stopped early counts whole:
+whether it is stopped follows from the records, and what a bound is about is fixed before anything
+is seen.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from operator import add
 from scipy.optimize import brentq
 
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.accounting import compose, epsilon_of, mu_of
-from vertizo.privacy.events import Releases, SecretSteps
-from vertizo.privacy.guarantee import joined_epsilon
+from vertizo.privacy.accounting.events import Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import compose, epsilon_of, mu_of
+from vertizo.privacy.accounting.guarantee import joined_epsilon
 
 ALIKE = 1e-9
 """Relative difference that rounding alone may make between equal releases."""

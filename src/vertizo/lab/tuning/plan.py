@@ -21,7 +21,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.tuning.composition import are_alike
 from vertizo.lab.tuning.space import Space, configured
-from vertizo.privacy.events import Releases
+from vertizo.privacy.accounting.events import Releases
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.loop.federation import Federation, build

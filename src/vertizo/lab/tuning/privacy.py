@@ -10,9 +10,9 @@ from pathlib import Path
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab.tuning.composition import together
 from vertizo.lab.tuning.plan import Plan
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.accounting.guarantee import LARGEST_EPSILON
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.privacy.guarantee import LARGEST_EPSILON
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.statement import Guarantee, Statement
 from vertizo.run.loop.ledger_session import check_is_for
 

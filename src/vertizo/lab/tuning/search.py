@@ -34,7 +34,7 @@ from vertizo.lab.tuning.results import Results, conclude
 from vertizo.lab.tuning.space import Choices, configured, default_space, parse_space, value_at
 from vertizo.lab.tuning.study import FILE, PrunerName, Study, library
 from vertizo.lab.tuning.trial import Ended, choose, run_trial, without_tests
-from vertizo.privacy.events import Releases
+from vertizo.privacy.accounting.events import Releases
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import checkpoint, provenance
 from vertizo.run.results.folder import RunFolder

@@ -14,9 +14,9 @@ from vertizo.data.vertical import VerticalData
 from vertizo.lab.tuning.composition import together
 from vertizo.lab.tuning.plan import Planned, unledgered
 from vertizo.lab.tuning.privacy import beside
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.accounting.events import SecretSteps
 from vertizo.privacy.epsilon_text import bound_text
-from vertizo.privacy.events import SecretSteps
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build.label_free import controlled
 

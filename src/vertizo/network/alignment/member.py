@@ -15,7 +15,7 @@ from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
 from vertizo.network.alignment.messages import pieces, size_of
-from vertizo.network.transport import Channel
+from vertizo.network.transport.base import Channel
 
 Method = Literal["private", "hashed"]
 Progress = Callable[[float, str], None]

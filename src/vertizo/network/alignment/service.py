@@ -28,7 +28,7 @@ from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, Curve, cut, salted_hashes
 from vertizo.network.alignment.member import Alignment, Method, check_keys, check_method
 from vertizo.network.alignment.messages import MemberSet, pieces
-from vertizo.network.transport import Answer
+from vertizo.network.transport.base import Answer
 
 CRASHED = messages.encode(messages.Failed("the label holder's program failed"))
 

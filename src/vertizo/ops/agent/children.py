@@ -16,7 +16,7 @@ from vertizo.config.environment import PREFIX
 from vertizo.core import system
 from vertizo.core.errors import RunError
 from vertizo.core.notices import one_line
-from vertizo.network.store import RECORD
+from vertizo.network.serving.store import RECORD
 from vertizo.ops.agent.launch import TAKEN
 from vertizo.ops.scoring import LOOKED_UP
 from vertizo.run.results import checkpoint

@@ -14,7 +14,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Head
 from vertizo.core.options import Options
-from vertizo.network.options import SCORING_FILES, Name, beside
+from vertizo.network.serving.options import SCORING_FILES, Name, beside
 from vertizo.ops.agent.options import JobName, Kind, TableName
 
 OWN = ("path", "test_path", "id", "name", "root")

@@ -14,11 +14,11 @@ from threading import Event, RLock
 
 from vertizo.core.errors import ConfigError, MalformedError, WireError
 from vertizo.core.notices import one_line
-from vertizo.network import frames
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer
-from vertizo.network.rotation import Rotation
-from vertizo.network.transport import Answer
+from vertizo.network.serving import frames
+from vertizo.network.transport.base import Answer
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc import GrpcServer
+from vertizo.network.transport.rotation import Rotation
 from vertizo.ops.agent import messages, processes
 from vertizo.ops.agent.agent import LASTING, TOGETHER, Agent
 from vertizo.ops.agent.children import holder
@@ -46,7 +46,7 @@ NO_AGENT = "an agent listens here, which runs jobs of agents; `vertizo join` nee
 
 
 class LabelHolder(Agent):
-    """Offers and runs the jobs of one label holder; a `vertizo.network.transport.Service`."""
+    """Offers and runs the jobs of one label holder; a `vertizo.network.transport.base.Service`."""
 
     largest_ask = 2 * frames.MAX_BODY
 

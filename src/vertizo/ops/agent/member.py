@@ -9,11 +9,11 @@ from threading import Event, RLock
 
 from vertizo.core.errors import MalformedError, RefusedError, RunError, VertizoError, WireError
 from vertizo.core.notices import one_line
-from vertizo.network import frames
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc_channel import GrpcChannel
-from vertizo.network.rotation import Rotation
-from vertizo.network.transport import Channel
+from vertizo.network.serving import frames
+from vertizo.network.transport.base import Channel
+from vertizo.network.transport.certificates import Credentials
+from vertizo.network.transport.grpc_channel import GrpcChannel
+from vertizo.network.transport.rotation import Rotation
 from vertizo.ops.agent import messages, processes
 from vertizo.ops.agent.agent import Agent
 from vertizo.ops.agent.children import Ended

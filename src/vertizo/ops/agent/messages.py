@@ -1,9 +1,10 @@
 """What agents say to each other: a member's agent reports, the label holder's answers with orders.
 
 Each is the whole state, said again once a second: what was lost, repeated or late changes nothing,
-and neither side need remember what it said. Frames have the header of `vertizo.network.frames`
-with a magic of their own and a MessagePack body; msgspec checks every type and length. A table, an
-alignment and a model are names, which each party looks up among its own.
+and neither side need remember what it said. Frames have the header of
+`vertizo.network.serving.frames` with a magic of their own and a MessagePack body; msgspec checks
+every type and length. A table, an alignment and a model are names, which each party looks up among
+its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from vertizo.core.errors import MalformedError
-from vertizo.network import frames
+from vertizo.network.serving import frames
 from vertizo.ops.agent.options import JOB_NAME, Cover, Kind
 from vertizo.ops.agent.states import State
 

@@ -16,7 +16,7 @@ from vertizo.core.options import Options
 from vertizo.core.suggestions import nearest
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
-from vertizo.network.options import Address, Name, OwnClient, ServerAddress, beside
+from vertizo.network.serving.options import Address, Name, OwnClient, ServerAddress, beside
 
 Kind = Literal["align", "train", "predict", "score"]
 ALLOWED: tuple[Kind, ...] = ("align", "train", "predict")

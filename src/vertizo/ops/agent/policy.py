@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RefusedError, WireError
-from vertizo.network import frames
+from vertizo.network.serving import frames
 from vertizo.ops.agent.messages import Offer
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, Policy
 from vertizo.ops.agent.store import Store
@@ -112,8 +112,8 @@ def check_member(offer: Offer, config: MemberAgent, store: Store, member: str) -
 
 def _check_terms(offer: Offer, config: MemberAgent, member: str) -> None:
     """Read the settings as the process that joins will."""
-    from vertizo.network.options import JoinConfig
-    from vertizo.network.terms import accepted
+    from vertizo.network.serving.options import JoinConfig
+    from vertizo.network.serving.terms import accepted
 
     terms = frames.Terms(
         job=offer.job,

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from vertizo.config.error_lines import explain
 from vertizo.core import system
 from vertizo.core.errors import ConfigError, RefusedError, RunError
-from vertizo.network.options import ServeConfig
+from vertizo.network.serving.options import ServeConfig
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.job_file import JobOptions, load_job
 from vertizo.ops.agent.messages import LARGEST_SETTINGS, Offer
@@ -120,7 +120,7 @@ def _made(
         KnownCallers(served.scoring.callers)
     if job.kind != "train":
         return plain, "", begun
-    from vertizo.network.job import foresee
+    from vertizo.network.serving.job import foresee
 
     aligned = store.job(plain.alignment) if plain.alignment else None
     waits = aligned is not None and aligned.state != "finished"

@@ -26,7 +26,7 @@ from typing import Any
 from vertizo.config.error_lines import read_yaml, write_yaml
 from vertizo.core.errors import RunError
 from vertizo.core.names import Head
-from vertizo.network.terms import SECTIONS, TOLD
+from vertizo.network.serving.terms import SECTIONS, TOLD
 from vertizo.ops.agent.children import SCORED
 from vertizo.ops.agent.messages import Offer
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent

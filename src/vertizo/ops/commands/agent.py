@@ -26,7 +26,7 @@ def agent(
     def notice(line: str) -> None:
         say(line, errors)
 
-    from vertizo.network.certificates import Credentials
+    from vertizo.network.transport.certificates import Credentials
 
     credentials = Credentials.load(chosen.agent.certificates)
     log.about(chosen.agent.name, credentials.name)

@@ -17,7 +17,7 @@ from vertizo.core.names import Head
 
 if TYPE_CHECKING:
     from vertizo.data.keyed import KeyedTable
-    from vertizo.network.options import JoinConfig, ServeConfig
+    from vertizo.network.serving.options import JoinConfig, ServeConfig
 
 STOPPED = "stopped; the same command serves scores again"
 
@@ -41,7 +41,7 @@ def score(
 ) -> None:
     """Score records online with a finished job's model, until it is stopped."""
     try:
-        from vertizo.network.options import is_label_holder, load_join, load_serve
+        from vertizo.network.serving.options import is_label_holder, load_join, load_serve
 
         if is_label_holder(config):
             served = load_serve(config, settings or [])
@@ -83,7 +83,7 @@ def _as_label_holder(
     import torch
 
     from vertizo.core.memory import keep_freed_memory
-    from vertizo.network.finished import LabelHolderModel
+    from vertizo.network.serving.trained_model import LabelHolderModel
     from vertizo.ops.monitoring import figures_at, health_at
     from vertizo.ops.scoring.figures import ScoringFigures
     from vertizo.ops.scoring.http import http_at
@@ -128,7 +128,7 @@ def _as_label_holder(
 
 def _as_member(config: JoinConfig, data: Path | None, table: str | None) -> None:
     from vertizo.core.memory import keep_freed_memory
-    from vertizo.network.frames import understood
+    from vertizo.network.serving.frames import understood
     from vertizo.ops.monitoring import figures_at, health_at
     from vertizo.ops.scoring.figures import MemberFigures
     from vertizo.ops.scoring.member import ScoringMember

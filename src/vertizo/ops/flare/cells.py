@@ -17,7 +17,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from vertizo.core.errors import MalformedError, RunError
-from vertizo.network.transport import Service
+from vertizo.network.transport.base import Service
 
 VERSION = "2.9"
 """Of FLARE, whose cells we know."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from nvflare.collab import collab
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.transport import Channel
+from vertizo.network.transport.base import Channel
 from vertizo.ops.flare.cells import ENDED, LOOK, CellChannel, CellService, require_flare
 
 YEARS = 1e8
@@ -43,8 +43,8 @@ class LabelHolder:
         import torch
 
         from vertizo.core.memory import LARGE, keep_freed_memory
-        from vertizo.network.options import load_serve
-        from vertizo.network.serving import FederationService
+        from vertizo.network.serving.options import load_serve
+        from vertizo.network.serving.serving import FederationService
 
         options = load_serve(config, FLARES)
         torch.set_num_threads(options.threads)
@@ -104,8 +104,8 @@ class Member:
 
     def take_part(self, config: Path, channel: Channel) -> None:
         """Until done, with a feature holder's configuration, as of ``vertizo join``."""
-        from vertizo.network import joining
-        from vertizo.network.options import load_join
+        from vertizo.network.serving import joining
+        from vertizo.network.serving.options import load_join
 
         options = load_join(config, [*FLARES, "federation.server=flare:1"])
         with joining.Member(options, channel) as member:

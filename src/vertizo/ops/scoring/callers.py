@@ -18,7 +18,7 @@ from vertizo.config.error_lines import explain, read_yaml, write_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.system import file_mark
-from vertizo.network.options import Name
+from vertizo.network.serving.options import Name
 from vertizo.run.results import checkpoint
 
 PREFIX = "vertizo_"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vertizo.network.grpc import GrpcServer
-from vertizo.network.grpc_channel import GrpcChannel
+from vertizo.network.transport.grpc import GrpcServer
+from vertizo.network.transport.grpc_channel import GrpcChannel
 from vertizo.ops.figures import Figure, about, certificates, connected, silence
 from vertizo.ops.scoring.member import ScoringMember
 from vertizo.ops.scoring.scorer import Scorer

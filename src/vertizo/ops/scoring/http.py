@@ -18,8 +18,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from vertizo.core.version import VERSION
-from vertizo.network import http_server
-from vertizo.network.options import ScoringOptions
+from vertizo.network.serving.options import ScoringOptions
+from vertizo.network.transport import http_server
 from vertizo.ops.scoring.scorer import LONGEST_ID, NotScoredError, Reason, Scorer, Scores
 
 STATUS: dict[Reason, int] = {"unknown": 401, "limited": 429, "invalid": 400, "unavailable": 503}

@@ -13,11 +13,11 @@ import torch
 from vertizo.core.errors import DataError
 from vertizo.core.version import VERSION
 from vertizo.data.keyed import KeyedTable
-from vertizo.network import frames
-from vertizo.network.finished import MemberModel
-from vertizo.network.frames import Found, Hello, Ready, Terms, Want
-from vertizo.network.options import JoinConfig
-from vertizo.network.transport import Channel
+from vertizo.network.serving import frames
+from vertizo.network.serving.frames import Found, Hello, Ready, Terms, Want
+from vertizo.network.serving.options import JoinConfig
+from vertizo.network.serving.trained_model import MemberModel
+from vertizo.network.transport.base import Channel
 from vertizo.ops.scoring import LOOKED_UP
 from vertizo.ops.scoring.lookup import Lookup
 from vertizo.run.trained.prediction import in_place_of_tests

@@ -18,14 +18,14 @@ from urllib.parse import unquote
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.grpc_channel import (
+from vertizo.network.serving.options import ScoringOptions
+from vertizo.network.transport.grpc_channel import (
     address,
     aged,
     bounded,
     grpc_module,
     why_not_listening,
 )
-from vertizo.network.options import ScoringOptions
 from vertizo.ops.scoring.scorer import ID, LONGEST_ID, NotScoredError, Reason, Scorer, Scores
 
 PACKAGE, FILE = "vertizo.scoring.v1", "vertizo/scoring/v1/scoring.proto"

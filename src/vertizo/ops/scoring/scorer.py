@@ -29,7 +29,7 @@ from limits.strategies import SlidingWindowCounterRateLimiter
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.notices import Alarm
 from vertizo.data.alignment import known_keys
-from vertizo.network.options import ScoringOptions
+from vertizo.network.serving.options import ScoringOptions
 from vertizo.ops.scoring.callers import Caller, KnownCallers
 from vertizo.ops.scoring.service import ScoringService, SilentError
 from vertizo.ops.scoring.wrong_keys import WrongKeys

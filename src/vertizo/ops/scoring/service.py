@@ -22,12 +22,12 @@ from vertizo.core.errors import MalformedError, RefusedError, RunError, WireErro
 from vertizo.core.names import Head
 from vertizo.core.notices import Alarm
 from vertizo.data.keyed import KeyedTable
-from vertizo.network import frames
-from vertizo.network.finished import LabelHolderModel, terms_of
-from vertizo.network.frames import Found, Hello, Ready, Refusal, Want
-from vertizo.network.options import ServeConfig
-from vertizo.network.service import MemberService
-from vertizo.network.transport import Answer
+from vertizo.network.serving import frames
+from vertizo.network.serving.frames import Found, Hello, Ready, Refusal, Want
+from vertizo.network.serving.options import ServeConfig
+from vertizo.network.serving.service import MemberService
+from vertizo.network.serving.trained_model import LabelHolderModel, terms_of
+from vertizo.network.transport.base import Answer
 from vertizo.ops.scoring.lookup import Lookup
 from vertizo.party.uploads import Uploads
 from vertizo.protocol import wire
@@ -225,7 +225,7 @@ class ScoringService(MemberService):
     # What members ask.
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As of a `vertizo.network.transport.Service`."""
+        """As of a `vertizo.network.transport.base.Service`."""
         with self._lock:
             client = self.members.index(member)
             self._hear(client)
@@ -240,7 +240,7 @@ class ScoringService(MemberService):
             self._offer(client)
 
     def gone(self, member: str) -> None:
-        """As of a `vertizo.network.transport.Service`: what it was asked is wanted again."""
+        """As of a `vertizo.network.transport.base.Service`: what it was asked is wanted again."""
         with self._lock:
             super().gone(member)
             client = self.members.index(member)

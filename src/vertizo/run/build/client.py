@@ -28,8 +28,8 @@ from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparat
 from vertizo.party.augmentation import Augmentation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
-from vertizo.privacy.accounting import mu_of
-from vertizo.privacy.embedding_noise import (
+from vertizo.privacy.accounting.gaussian import mu_of
+from vertizo.privacy.noise.embedding import (
     EmbeddingNoise,
     EmbeddingStatement,
     account,

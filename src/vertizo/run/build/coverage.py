@@ -11,9 +11,9 @@ from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS
 from vertizo.party.server import ServerParty
-from vertizo.privacy.embedding_noise import EmbeddingStatement
+from vertizo.privacy.accounting.persons import of_person
+from vertizo.privacy.noise.embedding import EmbeddingStatement
 from vertizo.privacy.options import ON_LABELS
-from vertizo.privacy.persons import of_person
 from vertizo.privacy.statement import Statement, of_large_delta
 from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.run.build import label_free

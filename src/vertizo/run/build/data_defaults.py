@@ -17,8 +17,8 @@ from vertizo.data.vertical import VerticalData
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
 from vertizo.models.losses import Classification
-from vertizo.privacy.accounting import mu_of
-from vertizo.privacy.choosing import TEACHER_NUMBERS
+from vertizo.privacy.accounting.gaussian import mu_of
+from vertizo.privacy.mechanism_advice import TEACHER_NUMBERS
 from vertizo.privacy.options import PrivacyConfig, TeacherConfig
 
 FIRST_ORDER_RATE = 0.1

@@ -15,20 +15,20 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData, of_classes
 from vertizo.models.losses import Classification, Flipped, Task
-from vertizo.privacy import guarantee, label_advantage
-from vertizo.privacy.discrete_gaussian import RandomBytes
-from vertizo.privacy.events import GaussianRelease, Releases
-from vertizo.privacy.label_file import LabelFile
-from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
-from vertizo.privacy.options import ON_LABELS
-from vertizo.privacy.private_labels import (
+from vertizo.privacy.accounting import guarantee, label_advantage
+from vertizo.privacy.accounting.events import GaussianRelease, Releases
+from vertizo.privacy.labels.label_file import LabelFile
+from vertizo.privacy.labels.private_labels import (
     LONGEST,
     LabelMaker,
     Paid,
     RandomisedResponse,
     Teacher,
 )
-from vertizo.privacy.secure_noise import SecureNoise
+from vertizo.privacy.noise.discrete_gaussian import RandomBytes
+from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.noise.secure import SecureNoise
+from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build.record_identity import names_of, records_name
 
 MARGIN = 1e-6

@@ -18,17 +18,17 @@ from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
 from vertizo.party import private_updates as private
 from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
-from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
-from vertizo.privacy.discrete_gaussian import RandomBytes
-from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.grid_accounting import GridCorrection
-from vertizo.privacy.ledger import Ledger, MemoryLedger
-from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.accounting.gaussian import mu_of, published_mu, published_noise_std
+from vertizo.privacy.accounting.grid import GridCorrection
+from vertizo.privacy.labels.private_labels import PaidLabels
+from vertizo.privacy.ledger.base import Ledger, MemoryLedger
+from vertizo.privacy.noise.discrete_gaussian import RandomBytes
+from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.noise.secure import SecureNoise, grid_for
 from vertizo.privacy.options import MECHANISMS
 from vertizo.privacy.plan import ClippedGaussian, ClippedOnly, NoPrivacy, Plan
-from vertizo.privacy.private_labels import PaidLabels
-from vertizo.privacy.secure_noise import SecureNoise, grid_for
 from vertizo.run.build import data_defaults
 from vertizo.run.build import optimizers as build_optimizers
 from vertizo.run.build.labels import PrivateLabels, private_labels

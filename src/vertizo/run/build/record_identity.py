@@ -15,8 +15,8 @@ import torch
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import DataError
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy.ledger_register import Names
-from vertizo.privacy.persons import Persons
+from vertizo.privacy.accounting.persons import Persons
+from vertizo.privacy.ledger.register import Names
 
 UNCOUNTED = (
     "data.records_per_person is {}, but no column of identifiers says whose records they are "

@@ -7,7 +7,7 @@ import math
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy import guarantee
+from vertizo.privacy.accounting import guarantee
 
 
 def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:

@@ -25,9 +25,9 @@ from vertizo.party.final_head import Chosen, FinalHead, Fitted, Refitted, Served
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
-from vertizo.privacy import forecast
-from vertizo.privacy.discrete_gaussian import RandomBytes
-from vertizo.privacy.events import Releases
+from vertizo.privacy.accounting import forecast
+from vertizo.privacy.accounting.events import Releases
+from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose

@@ -16,7 +16,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.splits import nearest
 from vertizo.methods.choice import METHODS
-from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.run.build.record_identity import names_of
 from vertizo.run.estimators.privacy import Privacy

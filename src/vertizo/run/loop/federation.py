@@ -14,9 +14,9 @@ from vertizo.core.randomness import Stream
 from vertizo.core.suggestions import nearest
 from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
-from vertizo.privacy import guarantee
-from vertizo.privacy.embedding_noise import EmbeddingStatement
-from vertizo.privacy.events import Releases
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.events import Releases
+from vertizo.privacy.noise.embedding import EmbeddingStatement
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression

@@ -14,13 +14,14 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy import guarantee, label_file
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget, Releases
-from vertizo.privacy.ledger import Ledger
-from vertizo.privacy.ledger_register import FURTHER, Register
+from vertizo.privacy.accounting import guarantee
+from vertizo.privacy.accounting.events import LedgerBudget, Releases
+from vertizo.privacy.labels import label_file
+from vertizo.privacy.ledger.base import Ledger
+from vertizo.privacy.ledger.durable import DurableLedger
+from vertizo.privacy.ledger.register import FURTHER, Register
+from vertizo.privacy.ledger.view import Seated
 from vertizo.privacy.options import ON_LABELS
-from vertizo.privacy.seated_ledger import Seated
 from vertizo.privacy.statement import Statement
 from vertizo.run.build.data_defaults import complete
 from vertizo.run.build.labels import private_labels

@@ -8,7 +8,7 @@ from typing import Any
 
 from vertizo.core.names import CONTROLS
 from vertizo.party.metrics import chosen_by
-from vertizo.privacy import label_advantage
+from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.results import html_form
 

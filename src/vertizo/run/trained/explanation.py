@@ -9,7 +9,7 @@ from typing import Any
 from vertizo.config.architectures import TableConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import FITTED, PRIVATE
-from vertizo.privacy import label_advantage
+from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build.coverage import STRATIFIED, by_time

@@ -1,0 +1,1 @@
+"""A job between processes: the label holder's service, the member's loop, what both keep."""

@@ -1,0 +1,269 @@
+"""What members and the label holder say to each other beside the parties' own messages.
+
+A frame of the parties (`vertizo.protocol.wire`) travels as it is. Frames of this module have
+the same header with a magic of their own, and a MessagePack body. An ask is one frame;
+an answer is one or several, one after the other, and the member does what they say in that order.
+
+===========  ==========  =======================================================================
+asks         answers
+===========  ==========  =======================================================================
+`Hello`      `Terms`     what is to be trained, for the member to accept or not
+`Ready`      `Todo`      once all members are ready
+`Next`       `Todo`      once there is something to do
+a query      a reply     and what is to be done next, if that is not simply the next query
+an upload    `Noted`     a piece of what a `Send` asked for
+`Sent`       `Todo`      after its last piece
+`Found`      `Want`      for scores, once there is something to find; it begins with a `Ready`
+===========  ==========  =======================================================================
+
+A `Todo` is `Go`, `Send`, `Keep`, `Done` or the announcement of a synchronous round, which is one of
+the parties' frames. Each ask may be answered by a `Refusal`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from vertizo.core.errors import (
+    MalformedError,
+    RefusedError,
+    RunError,
+    TruncatedError,
+    WireError,
+)
+from vertizo.network.transport.versions import PROTOCOL as PROTOCOL
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Purpose, WirePurpose
+from vertizo.run.loop.traffic import rows_at_once
+
+if TYPE_CHECKING:
+    from vertizo.run.build.client import MadeClient
+
+HEADER = struct.Struct("<2sBBI")
+MAGIC = b"VC"
+MAX_BODY = 2**20
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Hello(_Frame, frozen=True, tag=1, forbid_unknown_fields=False):
+    """A member introduces itself; who it is, its certificate says.
+
+    Later versions may add fields, so that this one can still name what it does not speak.
+    """
+
+    protocol: Count
+    federation: Name
+    version: Name = ""
+    """Of its vertizo."""
+
+
+class Terms(_Frame, frozen=True, tag=2):
+    """What is to be trained."""
+
+    job: Name
+    """Names this run; a member's folder belongs to one."""
+    index: Count
+    """Which client the member is."""
+    members: tuple[Name, ...]
+    settings: str
+    """The configuration that all share, JSON."""
+    own_tables: bool
+    """Whether each party has a table of its own, or takes its part of a named data set."""
+    choice: Count
+    """Public seed of which records validate."""
+    shared: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    """Key of the randomness that the label holder and this member share."""
+    trial: bool
+    """Whether everything random follows from ``choice``: for trying out, secrets included."""
+
+
+class Ready(_Frame, frozen=True, tag=3):
+    """The member's party is made."""
+
+    job: Name
+    embedding_dim: Count
+    records: tuple[Count, Count, Count]
+    """For training, validation and test."""
+    fingerprint: Annotated[bytes, msgspec.Meta(max_length=32)]
+    """Of the records' keys in their order."""
+    fitted: bool
+    """Whether its features were scaled by statistics of the training records."""
+    mixes_records: bool
+    """Whether its model computes a record's embedding from others as well."""
+
+
+class Next(_Frame, frozen=True, tag=4):
+    """What is there to do?"""
+
+    job: Name
+
+
+class Sent(_Frame, frozen=True, tag=5):
+    """All pieces of an upload are there."""
+
+    job: Name
+    purpose: WirePurpose
+    number: Count
+
+
+class Go(_Frame, frozen=True, tag=6):
+    """Ask, at your own pace."""
+
+
+class Send(_Frame, frozen=True, tag=7):
+    """Upload the embeddings of one partition, and remember the parameters they were made with."""
+
+    purpose: WirePurpose
+    number: Count
+    """Of the evaluation."""
+    model: Literal["now", "best"]
+
+
+class Keep(_Frame, frozen=True, tag=8):
+    """The parameters of evaluation ``number`` are the best so far."""
+
+    number: Count
+
+
+class Noted(_Frame, frozen=True, tag=9):
+    """The piece arrived."""
+
+
+class Done(_Frame, frozen=True, tag=10):
+    """The job is over."""
+
+    words: str
+    """What it guarantees."""
+    best: Count | None
+    """The evaluation whose parameters are the model; None for the last ones."""
+
+
+class Refusal(_Frame, frozen=True, tag=11):
+    """The ask is not accepted, and asking again will not help."""
+
+    words: str
+
+
+class Want(_Frame, frozen=True, tag=12):
+    """Look these records up, for scores."""
+
+    number: Count
+    keys: tuple[Name, ...]
+
+
+class Found(_Frame, frozen=True, tag=13):
+    """What a member has of what was wanted; the upload of its embeddings is behind it, if any."""
+
+    job: Name
+    number: Count
+    places: tuple[Count, ...] | None
+    """In the keys, in order; None where the member's table could not be read."""
+
+
+Ask = Hello | Ready | Next | Sent | Found
+Todo = Go | Send | Keep | Done | Want
+Frame = Ask | Terms | Todo | Noted | Refusal
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame of this module."""
+    return framed(MAGIC, _encoder.encode(frame))
+
+
+def framed(magic: bytes, body: bytes) -> bytes:
+    """A body behind the header that says whose it is."""
+    return HEADER.pack(magic, wire.VERSION, 0, len(body)) + body
+
+
+def is_party_frame(frame: bytes) -> bool:
+    """Whether a frame is one of the parties', to be handed on as it is."""
+    return frame[:2] == wire.MAGIC
+
+
+def body_of(magic: bytes, frame: bytes) -> memoryview:
+    """What is behind the header of one frame, or a WireError."""
+    if len(frame) < HEADER.size:
+        raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
+    found, version, reserved, length = HEADER.unpack_from(frame)
+    if found != magic:
+        raise MalformedError(f"a frame of {found!r}, which is none of ours")
+    if version != wire.VERSION or reserved:
+        raise MalformedError(wire.other_version(version, reserved))
+    if length != len(frame) - HEADER.size or length > MAX_BODY:
+        raise MalformedError(f"a body of {length} bytes in a frame of {len(frame)}")
+    return memoryview(frame)[HEADER.size :]
+
+
+def decode(frame: bytes) -> Frame:
+    """One frame of this module, or a WireError."""
+    body = body_of(MAGIC, frame)
+    try:
+        found: Frame = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"not a frame of ours: {error}") from None
+    return found
+
+
+def split(answer: bytes) -> Iterator[bytes]:
+    """The frames of an answer, in order; WireError where it does not end with one."""
+    start = 0
+    while start < len(answer):
+        if len(answer) - start < HEADER.size:
+            raise TruncatedError("an answer ends within a header")
+        *_, length = HEADER.unpack_from(answer, start)
+        stop = start + HEADER.size + length
+        if stop > len(answer):
+            raise TruncatedError("an answer ends within a frame")
+        yield answer if stop - start == len(answer) else answer[start:stop]
+        start = stop
+
+
+# What a member makes of answers.
+
+
+def expect(answer: bytes, *expected: type[Frame]) -> Any:
+    """An answer of a single frame of such a kind; RunError if a refusal, else WireError."""
+    found = decode(answer)
+    if isinstance(found, Refusal):
+        raise RunError(f"the label holder refused: {found.words}")
+    if not isinstance(found, expected):
+        raise MalformedError(f"a {type(found).__name__}, which was not asked for")
+    return found
+
+
+def upload(
+    ask: Callable[[bytes], bytes],
+    made: MadeClient,
+    purpose: Purpose,
+    rows: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> None:
+    """Send a partition's embeddings piece by piece; ``progress`` hears the share that is sent."""
+    at_once = rows_at_once(made.embedding_dim)
+    for start in range(0, rows, at_once):
+        stop = min(start + at_once, rows)
+        expect(ask(made.party.upload(purpose, start, stop)), Noted)
+        progress(stop / rows)
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """What the label holder sent and this party cannot use ends the job here, in one line."""
+    try:
+        yield
+    except (WireError, RefusedError) as error:
+        raise RunError(f"the label holder sent what this party cannot use: {error}") from None

@@ -1,0 +1,1 @@
+"""How bytes get from one party to another: gRPC under mutual TLS, certificates, addresses."""

@@ -1,0 +1,75 @@
+"""A certificate that is replaced while its party is at work: the folder is read when it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from vertizo.core.errors import ConfigError
+from vertizo.core.notices import Alarm
+from vertizo.network.transport.certificates import Credentials, date_text, files_of
+
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+class Rotation:
+    """A party's credentials as its folder has them; call it where some are about to be shown.
+
+    What cannot be used leaves those from before in place, and is told once: files are replaced one
+    by one, so that only what is still wrong at a second look counts.
+
+    Args:
+        folder: as for `Credentials.load`.
+        first: what it holds now; the name in them must stay.
+        serving: whether they are a label holder's.
+        tell: takes a line on what was taken up, or why it was not.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        first: Credentials,
+        *,
+        serving: bool,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._folder, self._serving, self._tell = folder, serving, tell
+        self._current = first
+        self._stamp = self._looked()
+        self._wrong: Stamp | None = None
+        self._lock = Lock()
+
+    def __call__(self) -> Credentials:
+        """The newest that can be used; called from any thread."""
+        with self._lock:
+            stamp = self._looked()
+            if stamp != self._stamp:
+                self._read(stamp)
+            return self._current
+
+    def _looked(self) -> Stamp:
+        """What tells one set of files from another; nothing where some are missing."""
+        try:
+            seen = [file.stat() for file in files_of(self._folder)]
+        except (ConfigError, OSError):
+            return ()
+        return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in seen)
+
+    def _read(self, stamp: Stamp) -> None:
+        before = self._current
+        try:
+            found = Credentials.load(self._folder)
+            found.check_use(serving=self._serving)
+            if found.name != before.name:
+                raise ConfigError(f"{self._folder} is now of {found.name!r}, not {before.name!r}")
+        except ConfigError as error:
+            if stamp == self._wrong:
+                until = date_text(before.expires)
+                self._tell(Alarm(f"{error}; the certificate until {until} stays in use"))
+                self._stamp = stamp
+            self._wrong = stamp
+            return
+        self._current, self._stamp, self._wrong = found, stamp, None
+        if found != before:
+            self._tell(f"a new certificate is in use, until {date_text(found.expires)}")

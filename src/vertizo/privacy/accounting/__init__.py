@@ -1,0 +1,1 @@
+"""What leaves the server, and what it comes to: events, accountants, budgets, the guarantee."""

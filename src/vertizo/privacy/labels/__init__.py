@@ -1,0 +1,1 @@
+"""Labels that are made private once, and their file."""

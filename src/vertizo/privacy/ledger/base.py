@@ -1,0 +1,359 @@
+"""What each record was charged, and the filter that refuses to go further.
+
+See docs/privacy.md, Ledger, and docs/mathematics.md, Composition and budgets.
+
+The charge depends on record IDs and public constants only, never on a value that is computed from
+labels: a refusal, a ledger's file and what it prints say nothing about the data beyond the replies
+themselves. Each client has a share of its own of every record: none can exhaust a record for the
+others. A query is admitted before anything is computed, and charged, together with its reply,
+before the reply leaves.
+
+Spending is counted in whole units of μ², the squared parameter of Gaussian differential privacy, in
+which Gaussian releases compose by addition: sums of any length are exact.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from abc import ABC, abstractmethod
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple, SupportsBytes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.core.errors import (
+    BudgetError,
+    ConfigError,
+    RepeatedRecordError,
+    UnknownPartyError,
+    UnknownRecordError,
+)
+from vertizo.core.validate import non_negative
+from vertizo.privacy.accounting.events import Charges, LedgerBudget
+from vertizo.privacy.accounting.gaussian import mu_of_units
+from vertizo.privacy.epsilon_text import bound_text
+
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+
+RUN, REPLY, STEP = 1, 2, 3
+"""Kinds of rows of a log: a run begins, a reply, a secret step."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A client's query of that number in this run, as it is charged: frames as they came and leave.
+
+    Each of the records ``ids``, int64 [batch], is charged ``cost`` units.
+    """
+
+    client: int
+    number: int
+    query: SupportsBytes
+    ids: Tensor
+    cost: int
+    reply: SupportsBytes
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The last answered query of a client, by its frame's digest, as a durable ledger keeps it."""
+
+    number: int
+    digest: bytes
+    reply: bytes
+
+
+class Ledger(ABC):
+    """Knows what every record was charged, and refuses what would overspend.
+
+    ``charged`` holds units, [clients, records]; ``share`` is how many one record may be charged
+    for replies to one client.
+    """
+
+    charged: Ids
+    share: int
+
+    @property
+    @abstractmethod
+    def counted(self) -> str:
+        """What its budget is for, in words."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Secret steps charged in this run."""
+
+    @property
+    def spent(self) -> int:
+        """Units charged to the record that was charged most, over all clients."""
+        return int(self.charged.sum(0).max(initial=0))
+
+    def charges(self) -> Charges | None:
+        """What a file was charged by all runs on it; None for a ledger that has no file."""
+        return None
+
+    def admit(self, client: int, ids: Tensor, cost: int) -> None:
+        """Find that these records may each be charged ``cost`` units for a reply to ``client``.
+
+        Changes nothing.
+
+        Raises:
+            BudgetError: some record would be taken past the client's share of it.
+            RepeatedRecordError, UnknownRecordError: the IDs are no set of known records.
+            UnknownPartyError: there is no such client.
+        """
+        clients, records = self.charged.shape
+        if not 0 <= client < clients:
+            raise UnknownPartyError(f"client {client} of a ledger with {clients} clients")
+        if cost < 0:
+            raise ConfigError(f"a reply costs {cost} units; it must be 0 or above")
+        rows = ids.numpy()
+        if rows.size and not 0 <= rows.min() <= rows.max() < records:
+            raise UnknownRecordError(f"a record ID outside 0 to {records - 1}")
+        if np.unique(rows).size != rows.size:
+            raise RepeatedRecordError("a record occurs twice in one batch")
+        for charged, share in self._limits():
+            price = min(cost, share + 1)  # no sum passes 64 bits
+            over = int(np.count_nonzero(charged[client].take(rows) + price > share))
+            if over:
+                times = f"{share // price} such replies" if price else "nothing"
+                raise BudgetError(
+                    f"{over} of {rows.size} records of this batch have no more left for client "
+                    f"{client}, whose share of a record is {times}"
+                )
+
+    def _limits(self) -> Sequence[tuple[Ids, int]]:
+        """Units that records were charged, [clients, records], and the most that each may be."""
+        return ((self.charged, self.share),)
+
+    @abstractmethod
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Charge all of these and keep their replies, or none; then the replies may leave."""
+
+    @abstractmethod
+    def begin_step(self, number: int) -> None:
+        """Charge every record for step ``number``, from 0, of the server on a secret sample.
+
+        Raises:
+            BudgetError: all steps were made.
+        """
+
+    def settle(self) -> None:  # noqa: B027 - may do nothing
+        """A resumed run has repeated what it will repeat: the rest is charged as new."""
+
+    def answered(self, client: int) -> Answered | None:
+        """The last answered query of a client in this run, if the ledger outlives its process."""
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint of a simulation must hold; a durable ledger is no part of any."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:  # noqa: B027 - may do nothing
+        """Continue from ``state``."""
+
+
+class MemoryLedger(Ledger):
+    """For simulations, whose guarantee is that of one run; ``steps`` secret steps may be made."""
+
+    counted = "this run alone; tuning is not counted"
+    steps = 0
+
+    def __init__(self, records: int, clients: int, share: int, steps: int = 0) -> None:
+        non_negative("a client's share of a record", share)
+        self.share, self._most_steps = share, steps
+        self.charged = np.zeros((clients, records), np.int64)
+
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """As of a `Ledger`."""
+        for entry in entries:
+            self.charged[entry.client, entry.ids.numpy()] += entry.cost
+
+    def begin_step(self, number: int) -> None:
+        """As of a `Ledger`."""
+        if self.steps >= self._most_steps:
+            raise BudgetError(f"all {self._most_steps} steps on secret samples were made")
+        if number != self.steps:
+            raise BudgetError(f"secret step {number}; {self.steps} is the next one")
+        self.steps += 1
+
+    def state(self) -> dict[str, Tensor]:
+        """As of a `Ledger`."""
+        return {"spent": torch.from_numpy(self.charged), "steps": torch.tensor(self.steps)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """As of a `Ledger`."""
+        self.charged[...] = state["spent"].numpy()
+        self.steps = int(state["steps"])
+
+
+def digest(frame: bytes) -> bytes:
+    """What a ledger keeps of a frame: BLAKE2b, 32 bytes."""
+    return blake2b(frame, digest_size=32).digest()
+
+
+class Row(NamedTuple):
+    """One row of the log, without its place in it."""
+
+    kind: int
+    run: int
+    client: int = 0
+    number: int = 0
+    cost: int = 0
+    query: bytes = b""
+    reply: bytes = b""
+    body: bytes = b""
+    time: int = 0
+    """Seconds since 1970, UTC, by the label holder's clock; 0 where nobody noted it."""
+
+    def link(self, previous: bytes) -> bytes:
+        """The chain's value after this row, 32 bytes."""
+        parts = self[5:8]
+        text = struct.pack("<8q", *self[:5], *map(len, parts)) + b"".join(parts)
+        return digest(previous + text + (struct.pack("<q", self.time) if self.time else b""))
+
+    def repeats(self, other: Row) -> bool:
+        """Whether both say the same, whenever that was."""
+        return self._replace(time=other.time) == other
+
+
+class Answers:
+    """Which queries of one client in one run were answered, and by which rows, both ascending."""
+
+    def __init__(self) -> None:
+        self.numbers, self.sequences = array("q", [-1]), array("q", [0])
+
+    def row_of(self, number: int) -> int | None:
+        """The sequence of the row that answers query ``number`` from 0 on."""
+        place = bisect_left(self.numbers, number)
+        found = 0 < place < len(self.numbers) and self.numbers[place] == number
+        return self.sequences[place] if found else None
+
+
+class Tally:
+    """What a log adds up to; ``print`` it. It follows from record IDs and public constants alone.
+
+    ``charged`` holds units, [clients, records]; ``runs`` the sequence of each run's first row, by
+    name; ``answers`` is by run and client, ``steps_of`` counts secret steps by run; ``times`` are
+    those of each run's first and last row, in seconds since 1970.
+    """
+
+    def __init__(self, identity: str, budget: LedgerBudget) -> None:
+        self.identity, self.budget = identity, budget
+        self.charged = np.zeros((budget.clients, budget.records), np.int64)
+        self.runs: dict[str, int] = {}
+        self.times: dict[int, tuple[int, int]] = {}
+        self.answers: dict[tuple[int, int], Answers] = {}
+        self.steps_of: dict[int, int] = {}
+        self.replies = 0
+        self._packed = np.dtype("<u4" if budget.records <= 2**32 else "<u8")
+
+    @property
+    def spent(self) -> int:
+        """Units charged to the record that was charged most, over all clients."""
+        return int(self.charged.sum(0).max())
+
+    @property
+    def left(self) -> int:
+        """Units that every record still has for every client."""
+        return self.left_of(range(self.budget.clients))
+
+    def left_of(self, clients: Sequence[int]) -> int:
+        """Units that every record still has for each of those clients."""
+        return self.budget.share - int(self.charged[list(clients)].max())
+
+    @property
+    def steps(self) -> int:
+        """Secret steps of all runs."""
+        return sum(self.steps_of.values())
+
+    @property
+    def steps_left(self) -> int:
+        """Secret steps that any run may still make."""
+        return self.budget.steps - self.steps
+
+    def pack(self, ids: Ids) -> bytes:
+        """Record IDs as they are kept: unsigned, little endian, 4 bytes each (8 past 2³²)."""
+        return ids.astype(self._packed).tobytes()
+
+    def charge(self, row: Row, times: int = 1) -> None:
+        """Add what a reply's row costs to each of its records; −1 times undoes it."""
+        np.add.at(self.charged[row.client], self.ids_of(row), times * row.cost)
+
+    def ids_of(self, row: Row) -> Ids:
+        """The records that a reply's row charges; ValueError for one that is unknown."""
+        ids = np.frombuffer(row.body, self._packed).astype(np.int64)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.budget.records:
+            raise ValueError("a record is charged that the ledger does not have")
+        return ids
+
+    def note(self, sequence: int, row: Row) -> None:
+        """Remember a row, but for what it charges; ValueError if it cannot follow the others."""
+        if row.kind == REPLY:
+            answers = self.answers.setdefault((row.run, row.client), Answers())
+            good = (
+                row.run in self.steps_of
+                and 0 <= row.client < self.budget.clients
+                and 0 <= row.cost <= self.budget.share
+                and row.number > answers.numbers[-1]
+            )
+            answers.numbers.append(row.number)
+            answers.sequences.append(sequence)
+            self.replies += 1
+        elif row.kind == STEP:
+            good = row.number == self.steps_of.get(row.run) and self.steps_left > 0
+            self.steps_of[row.run] = row.number + 1
+        else:
+            name = row.body.decode()
+            good = row.kind == RUN and row.run == sequence and name not in self.runs
+            self.runs[name], self.steps_of[sequence] = sequence, 0
+        if not good:
+            raise ValueError(f"entry {sequence} cannot be one of this ledger")
+        self.times[row.run] = self.times.get(row.run, (row.time,))[0], row.time
+
+    def __str__(self) -> str:
+        budget, share, secret = self.budget, self.budget.share, self.budget.secret
+        lines = [
+            f"{budget.name}: {budget.records} records, {budget.clients} clients, "
+            f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs on it",
+            f"runs: {len(self.runs)} ({', '.join(map(self._dated, self.runs)) or 'none yet'})",
+            f"replies: {self.replies}; most spent on one record: μ = {mu_of_units(self.spent):.4g} "
+            f"of {budget.mu:.4g} ({_percent(self.spent / (budget.clients * share))} of μ²)",
+        ]
+        lines += [
+            f"client {number}: {_percent(spent.max() / share)} of its share of the record "
+            f"charged most, {_percent(spent.mean() / share)} on average"
+            for number, spent in enumerate(self.charged)
+        ]
+        if secret is not None:
+            lines.append(
+                f"secret steps: {self.steps} of {secret.count}, {self.steps_left} left "
+                f"(q = {secret.sampling:g}, z = {secret.noise_multiplier:g})"
+            )
+        return "\n".join(lines)
+
+    def _dated(self, name: str) -> str:
+        """A run's name, and when it began."""
+        return " ".join((name, date_text(self.times[self.runs[name]][0]))).rstrip()
+
+
+def date_text(time: int) -> str:
+    """As people read it, in UTC; nothing where nobody noted it.
+
+    >>> date_text(1764000000), date_text(0)
+    ('2025-11-24 16:00 UTC', '')
+    """
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC" if time else ""
+
+
+def _percent(part: float) -> str:
+    """Rounded up, so that what is not used up is not called so, nor something nothing."""
+    return f"{math.ceil(part * 1000) / 10:.1f} %"

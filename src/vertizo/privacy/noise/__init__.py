@@ -1,0 +1,1 @@
+"""Noise: on a grid and seeded, exact draws, and on embeddings."""
