@@ -199,8 +199,13 @@ TABLE = r'''
 -        self._made = int(state["counters"][0])
 
 # sensitivity-of-removal: a replaced record counts as moving a sum by C, not 2C
-@ privacy/accounting/events.py privacy/test_events.py privacy/test_plan.py
--return 2 * self.clip_norm + self.slack
+@ privacy/clipping.py privacy/test_clipping.py privacy/test_events.py contracts/test_sensitivity.py
+-REPLACED = 2.0
++REPLACED = 1.0
+
+# sensitivity-of-its-own: a release has a sensitivity that the clip does not tell
+@ privacy/accounting/events.py privacy/test_clipping.py privacy/test_events.py
+-return moved(self.clip_norm) + self.slack
 +return self.clip_norm + self.slack
 
 # step-for-nothing: of a reply and the server's step on its batch, only the larger is counted

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.privacy.accounting.events import GaussianRelease
-from vertizo.privacy.clipping import clip
+from vertizo.privacy import clipping
+from vertizo.privacy.accounting import budget, guarantee
+from vertizo.privacy.accounting.events import GaussianRelease, SecretSteps
+from vertizo.privacy.accounting.gaussian import mu_of
+from vertizo.privacy.clipping import Clip, clip
+from vertizo.privacy.noise import embedding
 from vertizo.privacy.noise.mechanisms import SeededNoise
+from vertizo.privacy.noise.secure import SecureNoise
 
 MAX = torch.finfo(torch.float64).max
 ANY = st.one_of(
@@ -162,3 +169,42 @@ def test_one_sided_clips_and_clamps_would_not_do() -> None:
     assert torch.minimum(values, torch.tensor(1.0))[0] == -1e6
     assert values.clamp(-1, 1).isnan().any()
     assert clip(values, 1.0).tolist() == [-1.0, 0.0]
+
+
+def figures() -> dict[str, float]:
+    """What rests on how far a record moves a clipped sum: each in proportion, or inversely."""
+    federation = budget.Federation(400, 2, 3, 20)
+    calibrated = guarantee.calibrate(
+        *(1.0, 1e-5), clients=2, queries=3, server_share=0.5, steps_per_query=1.0
+    )
+    steps = SecretSteps(9, 0.1, 3.0)
+    return {
+        "a clip": Clip(3.0).sensitivity,
+        "a release": GaussianRelease(3.0, 7.0).sensitivity,
+        "noise on a grid": SecureNoise(clip_norm=3.0, noise_std=7.0).sensitivity,
+        "noise for replies": calibrated.reply,
+        "noise for a server": calibrated.server or 0.0,
+        "steps on secret samples": guarantee.rough_mu(0.0, [steps]),
+        "noise on embeddings": embedding.noise_std_for_embeddings(
+            *(3.0, 1.0), releases=4, sampling=0.1, published=False
+        ),
+        "what it costs": embedding.account(3.0, 60.0, 1e-5, releases=4, sampling=0.1).mu,
+        "a published budget's": mu_of(budget.published(federation, 1.0, 1e-5).own_replies, 1e-5),
+    }
+
+
+def test_how_far_a_record_moves_a_sum_is_said_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that rests on it follows when that number is another."""
+    before = figures()
+    monkeypatch.setattr(clipping, "REPLACED", 0.5 * clipping.REPLACED)
+    assert clipping.moved(3.0) == 3.0
+    for what, half in figures().items():
+        assert half == pytest.approx(before[what] / 2, rel=1e-6), what
+
+
+def test_nothing_else_doubles_a_clip() -> None:
+    """Or it would stay behind; the paper's own formula aside, which is not ours to change."""
+    for path in sorted(Path(clipping.__file__).parent.rglob("*.py")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            doubled = re.search(r"\b2(\.0)? \* (\w+\.)*clip|clip\w* \* 2\b", line)
+            assert doubled is None or path.name == "gaussian.py", f"{path.name}: {line}"

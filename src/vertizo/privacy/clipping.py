@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from vertizo.core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+REPLACED = 2.0
+"""Clip norms that a sum of clipped rows moves at most where one record is replaced by another: its
+row may point the other way. Every ε and all noise rest on it, through `moved`."""
+
+
+def moved(clip_norm: float) -> float:
+    """How far replacing one record moves a sum of rows clipped to a norm, at most: 2C."""
+    return REPLACED * clip_norm
 
 
 def clip(values: Tensor, clip_norm: float) -> Tensor:
@@ -14,6 +26,7 @@ def clip(values: Tensor, clip_norm: float) -> Tensor:
     Total, unlike DPZV's one-sided ``min(δ, C)`` and unlike ``torch.clamp``, which passes NaN on:
     NaN and ±∞ become 0, everything else is finite and bounded on both sides.
 
+    >>> import torch
     >>> clip(torch.tensor([-7.0, 0.5, float("nan"), float("inf")]), 2.0).tolist()
     [-2.0, 0.5, 0.0, 0.0]
     """
@@ -42,7 +55,7 @@ class Clip:
     @property
     def sensitivity(self) -> float:
         """How far replacing one record moves the sum at most: 2C."""
-        return 2 * self.norm
+        return moved(self.norm)
 
 
 class CountedClip:

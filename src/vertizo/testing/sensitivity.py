@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vertizo.models.losses import Classification, MultiLabel, Task
 from vertizo.party.server_model import ServerSide
+from vertizo.privacy.clipping import Clip
 from vertizo.protocol.messages import Query
 from vertizo.testing import federations
 from vertizo.testing.demands import demand
@@ -122,7 +123,7 @@ def moved(game: Game, one: Batch, other: Batch) -> float:
     pairs = list(zip(game.released(*one), game.released(*other), strict=True))
     demand(all(bool(a.isfinite().all()) for a, _ in pairs), "a release is not finite")
     apart = math.sqrt(sum(float((a - b).square().sum()) for a, b in pairs))
-    return apart / (2 * game.clip * math.sqrt(len(pairs)))
+    return apart / (Clip(game.clip).sensitivity * math.sqrt(len(pairs)))
 
 
 class Search:

@@ -16,6 +16,7 @@ from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
 from vertizo.privacy.accounting.gaussian import noise_std_for
+from vertizo.privacy.clipping import moved
 
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2
 CLIP, DELTA, EPSILON = 0.5, 1e-3, 1.0
@@ -60,7 +61,7 @@ def config(
     if update == "none" or update in PRIVATE:
         privacy |= {"epsilon": EPSILON, "accounting": noise}
     else:
-        privacy["noise_std"] = noise_std_for(2 * CLIP, EPSILON, DELTA, CLIENTS * EPOCHS)
+        privacy["noise_std"] = noise_std_for(moved(CLIP), EPSILON, DELTA, CLIENTS * EPOCHS)
     return _with(privacy, update)
 
 

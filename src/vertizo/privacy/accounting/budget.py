@@ -14,6 +14,7 @@ from vertizo.privacy.accounting import guarantee, label_advantage
 from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.accounting.gaussian import compose, epsilon_of, mu_of, published_noise_std
 from vertizo.privacy.accounting.guarantee import Views
+from vertizo.privacy.clipping import moved
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.statement import of_large_delta
 
@@ -126,7 +127,7 @@ def published(federation: Federation, epsilon: float, delta: float) -> Published
     sampling = federation.batch / federation.records
     rounds = federation.clients * federation.epochs * federation.per_query / sampling  # M E D/B
     noise_std = published_noise_std(clip_norm, mu_of(epsilon, delta), rounds, sampling)
-    own = compose([2 * clip_norm / noise_std] * (federation.epochs * federation.per_query))
+    own = compose([moved(clip_norm) / noise_std] * (federation.epochs * federation.per_query))
     everybody = own * math.sqrt(federation.clients)
     return Published(noise_std, epsilon_of(own, delta), epsilon_of(everybody, delta))
 

@@ -15,6 +15,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 from vertizo.privacy.accounting.gaussian import mu_of_units, units
 from vertizo.privacy.accounting.grid import GridCorrection
+from vertizo.privacy.clipping import moved
 
 MOST_UNITS = 2**62
 """What all queries that name one record may be charged together; ledgers count in 64 bits."""
@@ -39,7 +40,7 @@ class GaussianRelease:
     @property
     def sensitivity(self) -> float:
         """How far replacing one record moves the sum at most: 2C, and the slack."""
-        return 2 * self.clip_norm + self.slack
+        return moved(self.clip_norm) + self.slack
 
     @property
     def mu(self) -> float:

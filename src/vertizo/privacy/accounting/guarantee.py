@@ -20,6 +20,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 from vertizo.privacy.accounting.events import Charges, GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.accounting.gaussian import UNIT, epsilon_of, mu_of, mu_of_units
+from vertizo.privacy.clipping import moved
 
 if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
@@ -119,7 +120,7 @@ def joined_epsilon(
 
 def rough_mu(mu: float, kinds: Sequence[SecretSteps]) -> float:
     """μ of everything together by the central limit: for the choice of a grid alone."""
-    each = (2 * k.sampling * math.sqrt(k.count) / k.noise_multiplier for k in kinds)
+    each = (moved(1.0) * k.sampling * math.sqrt(k.count) / k.noise_multiplier for k in kinds)
     return math.hypot(mu, *each)
 
 
@@ -149,7 +150,7 @@ def composed(mu: float, kinds: Sequence[SecretSteps], interval: float) -> PLDAcc
         step = dp_accounting.GaussianDpEvent(kind.noise_multiplier)
         accountant.compose(dp_accounting.PoissonSampledDpEvent(kind.sampling, step), kind.count)
     if mu:
-        accountant.compose(dp_accounting.GaussianDpEvent(2 / mu))
+        accountant.compose(dp_accounting.GaussianDpEvent(moved(1.0) / mu))
     return accountant
 
 
@@ -213,11 +214,11 @@ def calibrate(
             f"epsilon {target} over {named} queries of a record leaves each less than the "
             f"ledger's unit of {UNIT:g} μ²; use fewer epochs or a larger epsilon"
         )
-    reply = 2 * math.sqrt(named * per_query / ((1 - server_share) * spendable))
+    reply = moved(1.0) * math.sqrt(named * per_query / ((1 - server_share) * spendable))
     if not trains:
         return Noise(reply, None)
     if steps_per_query is not None:
-        step = 2 * math.sqrt(named * steps_per_query / (server_share * spendable))
+        step = moved(1.0) * math.sqrt(named * steps_per_query / (server_share * spendable))
         return Noise(reply, step)
     assert sampling is not None
     mu = Releases(clients, queries, GaussianRelease(1.0, reply), per_query=per_query).known_mu
@@ -241,7 +242,7 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
             "for, beyond which nothing is protected anyway"
         )
     left = math.sqrt(mu_of(target, delta) ** 2 - mu * mu)
-    low = high = math.log(2 * sampling * math.sqrt(count) / left)  # the central limit's
+    low = high = math.log(moved(1.0) * sampling * math.sqrt(count) / left)  # the central limit's
     while excess(high) > 0:
         high += 0.25
         if high > MOST_LOG_NOISE:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vertizo.core.randomness import Stream
 from vertizo.privacy.accounting.gaussian import compose, epsilon_of, published_mu
-from vertizo.privacy.clipping import clip
+from vertizo.privacy.clipping import clip, moved
 from vertizo.privacy.epsilon_text import bound_text
 
 FROM_SEED = "; the noise follows from the run's seed, and protects from nobody who knows that"
@@ -100,7 +100,7 @@ def account(
     clip_norm: float, noise_std: float, delta: float, *, releases: int, sampling: float
 ) -> EmbeddingStatement:
     """Count one client's releases: k embeddings of one record, at the sampling rate B/D."""
-    mu = compose([2 * clip_norm / noise_std] * releases)
+    mu = compose([moved(clip_norm) / noise_std] * releases)
     published = published_mu(noise_std, clip_norm, releases / sampling, sampling)  # T = k·D/B
     epsilons = epsilon_of(mu, delta), epsilon_of(published, delta)
     return EmbeddingStatement(clip_norm, noise_std, delta, releases, mu, *epsilons)
@@ -111,4 +111,4 @@ def noise_std_for_embeddings(
 ) -> float:
     """σ at which `account` finds μ: exactly, ``2C√k/μ``, or with the published sampling factor."""
     factor = math.sqrt(releases) * (math.sqrt(sampling) if published else 1.0)
-    return 2 * clip_norm * factor / mu
+    return moved(clip_norm) * factor / mu
