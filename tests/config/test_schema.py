@@ -169,6 +169,8 @@ def test_written_out_and_read_again_it_is_the_same(
         tree.get("method", {}).get("clipping") == "jointly"
     ):  # which is said where slopes are clipped
         tree = {**tree, "privacy": PRIVACY[0]}
+    if tree.get("method", {}).get("name") == "one-shot":  # which has nothing to replace or cover
+        tree = {key: value for key, value in tree.items() if key not in ("control", "privacy")}
     before = schema.parse(tree)
     path = tmp_path_factory.mktemp("config") / "config.yaml"
     path.write_text(before.to_yaml(), encoding="utf-8")
