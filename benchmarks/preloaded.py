@@ -34,7 +34,7 @@ MODULES = (
     *("torch", "scipy.special", "dp_accounting", "fastapi", "uvicorn", "pandas", "polars"),
     *(f"vertizo.cli.{name}" for name in ("align", "parties", "predict")),
     *(f"vertizo.ops.commands.{name}" for name in ("agent", "score")),
-    *(f"vertizo.network.{name}" for name in ("serving", "joining", "predicting")),
+    *(f"vertizo.network.serving.{name}" for name in ("serving", "joining", "predicting")),
     "vertizo.ops.figures",
     *(f"vertizo.ops.agent.{name}" for name in ("label_holder", "member", "preparing")),
     *(f"vertizo.ops.scoring.{name}" for name in ("scorer", "service", "http", "member")),

@@ -7,6 +7,9 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,42 @@ def test_who_has_to_trust_the_program_is_told_how_much_there_is_to_read() -> Non
         found = re.search(rf"([\d,]+) {words}", said)
         assert found is not None, words
         assert abs(int(found[1].replace(",", "")) - size) <= 1000, (words, size)
+
+
+ELSEWHERE = {"core.arrays.fused", "methods.base.ClientSide.shared"}
+"""Needs Triton; is an object's."""
+
+
+@pytest.mark.full
+def test_every_name_of_a_module_leads_somewhere() -> None:
+    """In code, tests and pages: a name that was left behind by a move is found by nobody else."""
+    top = ROOT.parent.parent
+    rooms = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "_"]
+    dotted = re.compile(rf"(?<![\w./-])vertizo\.((?:{'|'.join(rooms)})(?:\.[A-Za-z_]\w*)*)")
+    quoted = re.compile(rf"`((?:{'|'.join(rooms)})/[\w/]+(?:\.py|/))")
+    wrong = []
+    for folder in ("src", "tests", "docs", "benchmarks", "experiments", "examples"):
+        for file in [*(top / folder).rglob("*.py"), *(top / folder).rglob("*.md")]:
+            if file.name in ("former_imports.py", "test_wings.py", "decisions.md"):
+                continue
+            text = file.read_text(encoding="utf-8")
+            names = {name for name in dotted.findall(text) if not resolves(f"vertizo.{name}")}
+            paths = {path for path in quoted.findall(text) if not (ROOT / path).exists()}
+            wrong += [f"{file.name}: {name}" for name in (names - ELSEWHERE) | paths]
+    assert not wrong
+
+
+@cache
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        with suppress(ImportError):
+            found = import_module(".".join(parts[:length]))
+            for part in parts[length:]:
+                found = getattr(found, part, None)
+            return found is not None
+    return False
 
 
 def test_what_is_exported() -> None:
