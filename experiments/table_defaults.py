@@ -249,6 +249,24 @@ def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
+def given(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each table and row: the numbers of a record, and R² of what is rebuilt, over seeds."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row.get("rebuilt"):
+            found.setdefault(row["table"], {}).setdefault(row["row"], []).append(row)
+    return {
+        table: {
+            name: {
+                "uploaded": sorted({row["uploaded"] for row in each}),
+                "rebuilt": statistics.fmean(row["rebuilt"]["mean"] for row in each),
+            }
+            for name, each in by_row.items()
+        }
+        for table, by_row in found.items()
+    }
+
+
 def main(place: Path) -> None:
     """Make every row that the file lacks, and write it after each."""
     warnings.filterwarnings("ignore")
@@ -266,7 +284,7 @@ def main(place: Path) -> None:
                 about = {"table": name, "figure": table.figure, "seed": seed, "row": row}
                 found["rows"].append({**about, **made, "seconds": seconds, "commit": commit()})
                 found |= {"processor": processor(), "versions": versions()}
-                found["means"] = means(found["rows"])
+                found |= {"means": means(found["rows"]), "given": given(found["rows"])}
                 place.write_text(json.dumps(found, indent=1) + "\n")
                 print(f"{name:15} {seed} {row:10} {made['value']:.4f} {seconds:6.1f} s", flush=True)
 
