@@ -96,7 +96,7 @@ TABLE = r'''
 +slopes = slopes[:, 1:] - slopes[:, :1]
 
 # tangents-left-out: a later query about other records leaves out tangents that the server never had
-@ methods/along.py methods/test_tangent.py party/test_held_tangents.py
+@ methods/directional_queries.py methods/test_tangent.py party/test_held_tangents.py
 -if number and _is_whole(features):
 +if number:
 

@@ -16,7 +16,7 @@ from tests.processes import MEMBERS, SERVER, Job
 
 from vertizo.cli import log
 from vertizo.cli.console import say
-from vertizo.core.notices import Alarm
+from vertizo.core.messages import Alarm
 
 KEYS = ["time", "level", "job", "party", "message"]
 

@@ -18,11 +18,11 @@ from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError, UserError
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
-from vertizo.data.choosing import AT_RANDOM, ChosenRows, Criterion, choose, set_apart
 from vertizo.data.options import DataConfig
 from vertizo.data.own_table import OwnTable
 from vertizo.data.party_table import Choice
 from vertizo.data.prepare import prepare
+from vertizo.data.record_split import AT_RANDOM, ChosenRows, Criterion, choose, set_apart
 from vertizo.run.build.coverage import STRATIFIED
 from vertizo.run.experiment import Experiment
 

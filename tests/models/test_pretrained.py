@@ -11,7 +11,13 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points, Selected
-from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained, hats, preparation
+from vertizo.models.pretrained import (
+    FilterMeans,
+    Preparation,
+    Pretrained,
+    preparation,
+    spline_basis,
+)
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import outputs, readable_table
@@ -82,7 +88,7 @@ def test_the_model_behind_it_is_that_of_prepared_features(kind: str) -> None:
 def test_hats_are_straight_between_tips_and_bounded_for_every_number() -> None:
     tips = torch.tensor([[0.0, 1.0, 3.0], [0.0, 0.0, 3.0], [0.0, 3.0, 3.0], [3.0, 3.0, 3.0]])
     numbers = torch.tensor([-1e30, 0.0, 0.5, 1.0, 2.0, 3.0, 1e30, torch.inf])
-    found = hats(numbers.unsqueeze(1).repeat(1, 4), tips)
+    found = spline_basis(numbers.unsqueeze(1).repeat(1, 4), tips)
     assert bool(((found >= 0) & (found <= 1)).all())
     assert torch.allclose(found.sum(2), torch.ones(8, 4))
     # What numbers are straight combinations of: themselves, cut at the outer tips.

@@ -44,7 +44,7 @@ def test_maps_go_back_to_their_places() -> None:
     for assemble, axis, sizes in [("width", 3, [2, 3]), ("height", 2, [2, 3]), ("channels", 1, 2)]:
         rows = torch.cat([part.flatten(1) for part in maps.split(sizes, axis)], 1)
         channels = 2 if assemble == "channels" else 4
-        together = resnet.Assemble(channels, (5, 5), 2, assemble)
+        together = resnet.ConcatenatedMaps(channels, (5, 5), 2, assemble)
         assert torch.equal(together(rows), maps), assemble
         assert together.channels == 4, assemble
 
@@ -83,4 +83,4 @@ def test_what_does_not_fit_is_refused() -> None:
         "resnet18-stem"
     )
     with pytest.raises(ConfigError, match="cannot share a height of 2 by 3 parts"):
-        resnet.Assemble(4, (2, 9), 3, "height")
+        resnet.ConcatenatedMaps(4, (2, 9), 3, "height")

@@ -13,7 +13,7 @@ from tests.rows import each
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from vertizo.config.idle_keys import heads_of
+from vertizo.config.ineffective_keys import heads_of
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.models.losses import Classification, Regression

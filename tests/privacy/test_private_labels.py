@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
-from vertizo.models.losses import Classification, Flipped
+from vertizo.models.losses import Classification, NoisyLabelClassification
 from vertizo.privacy.accounting.events import LedgerBudget
 from vertizo.privacy.labels import label_file
 from vertizo.privacy.labels.label_file import LabelFile
@@ -74,7 +74,7 @@ def test_labels_are_drawn_by_their_law(classes: int) -> None:
 def test_a_corrected_loss_is_that_of_the_labels_as_they_are_drawn() -> None:
     """Its value is the likelihood of the drawn label, and its slopes are those of its value."""
     response = RandomisedResponse(0.7, 4, os.urandom)
-    task = Flipped(4, response.keep, response.other)
+    task = NoisyLabelClassification(4, response.keep, response.other)
     logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) * 4
     logits[0] = torch.tensor([80.0, -80.0, 0.0, 0.0])
     labels = torch.arange(50) % 4
@@ -104,7 +104,7 @@ def test_weighted_classes_are_learned_from_exchanged_labels_as_from_raw_ones() -
     response = RandomisedResponse(0.7, 3, os.urandom)
     shares, weights = torch.tensor([0.9, 0.07, 0.03]), torch.tensor([1.0, 5.0, 30.0])
     law = response.other + (response.keep - response.other) * shares
-    task = Flipped(3, response.keep, response.other, weights=weights)
+    task = NoisyLabelClassification(3, response.keep, response.other, weights=weights)
     logits, labels = torch.zeros(3, 3), torch.arange(3)
     for _ in range(4000):
         slope = task.losses(logits, labels).slopes(slice(None), law).sum(0)

@@ -15,7 +15,7 @@ from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.core.errors import DataError, RunError
-from vertizo.data.choosing import set_apart
+from vertizo.data.record_split import set_apart
 from vertizo.data.tabular.frames import read
 from vertizo.party.metrics import Scores
 from vertizo.run.experiment import Experiment

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vertizo.core import strict_json
-from vertizo.core.notices import Level, Throttle
+from vertizo.core.messages import Level, Throttle
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from vertizo.config import tree as config_tree
 from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import refusal, write_yaml
-from vertizo.config.idle_keys import any_of, check_all_used
+from vertizo.config.ineffective_keys import any_of, check_all_used
 from vertizo.config.links import Links, check_activation
 from vertizo.config.regularizer import L2Config
 from vertizo.config.server import ServerConfig

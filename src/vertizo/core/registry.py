@@ -30,7 +30,7 @@ FOREIGN: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
-class WithElsewhere:
+class AllowExternal:
     """Lets a JSON schema take names that are not built in, with any keys beside them."""
 
     registry: Registry[Any]
@@ -147,7 +147,7 @@ class Registry(Mapping[str, T], Generic[T]):
             chosen_by("name", default),
             WrapValidator(self._chosen),
             PlainSerializer(_written),
-            WithElsewhere(self),
+            AllowExternal(self),
         ]
 
     def _chosen(self, value: Any, builtin: Callable[[Any], Any]) -> Any:

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.spelling import in_seconds, whole
+from vertizo.data.category_text import in_seconds, whole
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import rows_in_words, unlike
 from vertizo.data.tabular.csv_lines import CsvFormat

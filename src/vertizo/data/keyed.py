@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from vertizo.core.errors import ConfigError, DataError, UserError
-from vertizo.core.notices import Alarm
+from vertizo.core.messages import Alarm
 from vertizo.core.system import file_mark
 from vertizo.data.alignment import keys_of, known_keys
 from vertizo.data.tabular import frames

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data import spelling
+from vertizo.data import category_text
 from vertizo.data.tabular.columns import (
     LABEL,
     Source,
@@ -97,7 +97,7 @@ def labels_of(
         return Regression(), [torch.from_numpy(each.astype(np.float32)) for each in given], None
     found = [texts(source, label, LABEL) for source in sources]
     if classes is not None:
-        classes = spelling.names(classes, "data.classes")
+        classes = category_text.names(classes, "data.classes")
     names = list(classes or in_order(found[0].unique().to_list()))
     if len(names) > max(MOST_CLASSES, len(found[0]) // 2):
         raise DataError(

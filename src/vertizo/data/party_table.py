@@ -24,7 +24,11 @@ from vertizo.data.alignment import (
     likeness_of,
     remarks,
 )
-from vertizo.data.choosing import (
+from vertizo.data.labels import labels_of
+from vertizo.data.options import DataConfig
+from vertizo.data.own_table import OwnTable
+from vertizo.data.prepared import Preparation
+from vertizo.data.record_split import (
     AT_RANDOM,
     ChosenRows,
     Criterion,
@@ -32,10 +36,6 @@ from vertizo.data.choosing import (
     criterion_of,
     set_apart,
 )
-from vertizo.data.labels import labels_of
-from vertizo.data.options import DataConfig
-from vertizo.data.own_table import OwnTable
-from vertizo.data.prepared import Preparation
 from vertizo.data.tables import source_of
 from vertizo.data.tabular.columns import Source, check_known, dates_of, matrices, moments, notes
 from vertizo.data.tabular.csv_lines import CsvFormat

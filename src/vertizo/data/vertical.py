@@ -14,12 +14,12 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
-from vertizo.data import spelling
-from vertizo.data.choosing import choose, criterion_of
+from vertizo.data import category_text
 from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepared import Preparation
+from vertizo.data.record_split import choose, criterion_of
 from vertizo.data.splits import SPLITS, describe, nearest, pieces
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.data.text_vectors import encoded_parts
@@ -305,7 +305,7 @@ def _with_positive(
     if positive is None:
         return task
     names = class_names or tuple(map(str, range(task.outputs)))
-    (wanted,) = spelling.names([positive], "data.positive", names)
+    (wanted,) = category_text.names([positive], "data.positive", names)
     if task.outputs != 2:
         raise ConfigError(
             f"data.positive is {positive!r} but {name} has {task.outputs} classes; "
@@ -347,7 +347,7 @@ def of_classes(options: Any, data: VerticalData) -> Tensor | None:
 
 def _by_class(key: str, given: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     """What is given for each class, by its name among ``names``; ConfigError for no class."""
-    found = spelling.names(given, f"data.{key}", names)
+    found = category_text.names(given, f"data.{key}", names)
     given = dict(zip(found, given.values(), strict=True))
     unknown = next((name for name in given if name not in names), None)
     if unknown is not None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import DataError
+from vertizo.core.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.zeroth_order.estimators import Sum, estimate, outputs, readable_table, two_point

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from vertizo.core.arrays import scalars
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName, Timing, UpdateName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Features, Method, Outcome

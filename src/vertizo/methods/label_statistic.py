@@ -1,8 +1,8 @@
 """One label statistic: each client asks once, and fits its own logits to what it is told.
 
 docs/mathematics.md, One label statistic; ``J_i``, ``S`` and ``U_i`` are as in
-`vertizo.methods.along`. With softmax, or one log-odds, all that a likelihood has of the labels is
-``Σ_i U_iᵀ y_i``.
+`vertizo.methods.directional_queries`. With softmax, or one log-odds, all that a likelihood has of
+the labels is ``Σ_i U_iᵀ y_i``.
 
 1. The client sends ``h_i`` and ``c_i U_i`` of every record. ``c_i > 0`` shortens long rows, so
    that no label's row passes the clip C = 1/2.
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
+from vertizo.core.lazy_import import torch
 from vertizo.core.names import Join, UpdateName
-from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.models.base import gathered
 from vertizo.models.optimizers import Dense
 

@@ -1,6 +1,7 @@
 """Tangent queries: K slopes of every record in one release, answered with a Newton step.
 
-docs/mathematics.md, Tangent queries; ``J_i``, ``S`` and ``U_i`` are as in `vertizo.methods.along`.
+docs/mathematics.md, Tangent queries; ``J_i``, ``S`` and ``U_i`` are as in
+`vertizo.methods.directional_queries`.
 
 1. The client sends ``h_i`` and the tangents ``U_i = J_i S`` [d_h × K] of every record of its batch,
    which is the whole table.
@@ -22,9 +23,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from vertizo.core.deferred import torch
-from vertizo.methods.along import AlongDirections
+from vertizo.core.lazy_import import torch
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.models.base import DifferentiableModel, Model, gathered
 from vertizo.models.optimizers import Dense
 from vertizo.zeroth_order.tangents import reached

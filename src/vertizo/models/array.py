@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Model
-from vertizo.models.parts import failing, somebodys_code
+from vertizo.models.parts import failing, user_code_errors
 
 ArrayFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]
 
@@ -36,7 +36,7 @@ class ArrayModel(Model):
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        with somebodys_code(failing(getattr(self.function, "__name__", "function"), inputs)):
+        with user_code_errors(failing(getattr(self.function, "__name__", "function"), inputs)):
             if self._recordwise:
                 rows = [self._of(inputs[place : place + 1]) for place in range(len(inputs))]
                 outputs = np.concatenate(rows) if rows else self._of(inputs)

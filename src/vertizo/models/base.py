@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.core.names import Precision
 
 if TYPE_CHECKING:

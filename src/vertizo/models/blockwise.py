@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.models.linear_stack import LinearStack
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from vertizo.models.base import (
     Where,
     put,
 )
-from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
+from vertizo.models.parts import check, failing, flatten, trained, user_code_errors
 from vertizo.models.torch import TorchModel, over
 
 
@@ -54,7 +54,7 @@ class EncodedModel(DifferentiableModel):
         self._width, self._shape, self._dtype = width, tuple(shape), dtype
         check(encoder, batch_norm=training is not None)
         example = torch.zeros(2, *self._shape, dtype=dtype)
-        with torch.no_grad(), somebodys_code(failing(type(encoder).__name__, example)):
+        with torch.no_grad(), user_code_errors(failing(type(encoder).__name__, example)):
             encoded = encoder.eval()(example).reshape(2, -1).shape[1]
         top = make_top(encoded)
         check(top, batch_norm=training is not None)

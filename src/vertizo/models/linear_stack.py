@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vertizo.core import kernels
-from vertizo.core.deferred import torch
 from vertizo.core.kernels import plain_products
+from vertizo.core.lazy_import import torch
 from vertizo.models.base import (
     AT_ONCE,
     DifferentiableModel,

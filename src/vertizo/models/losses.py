@@ -97,7 +97,7 @@ class ClassWeighted(Classification):
         return WeightedLosses(super().losses(logits, labels), self._weights[labels])
 
 
-class Flipped(Classification):
+class NoisyLabelClassification(Classification):
     """The same, of labels that were kept with one probability, and else exchanged.
 
     Forward correction (Patrini et al. 2017): ``−log(p_ỹ (keep − q) + q)``, q the chance of each
@@ -126,7 +126,7 @@ class Flipped(Classification):
 
 
 class FlippedLosses:
-    """Those of `Flipped`."""
+    """Those of `NoisyLabelClassification`."""
 
     def __init__(self, plain: RecordLosses, gain: float, other: float) -> None:
         """Of those of labels that are sure to be right."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from vertizo.core import kernels
 from vertizo.core.arrays import Scalar
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

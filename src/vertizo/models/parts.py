@@ -90,7 +90,7 @@ def other_in_training(module: nn.Module) -> list[str]:
 
 
 @contextmanager
-def somebodys_code(what: str) -> Iterator[None]:
+def user_code_errors(what: str) -> Iterator[None]:
     """What fails inside is somebody else's code: it ends in one line, the outermost one's words.
 
     A ConfigError says ``what`` fails, and the error's first line.

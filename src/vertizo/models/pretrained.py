@@ -105,7 +105,7 @@ class Preparation(nn.Module):
         if self._kind != "splines":
             return one_hot(features, self._cardinalities)
         rows, count = features.flatten(1), len(self._cardinalities)
-        numbers = hats(rows[:, count:], self.get_buffer("tips")).flatten(1)
+        numbers = spline_basis(rows[:, count:], self.get_buffer("tips")).flatten(1)
         return torch.cat([one_hot(rows[:, :count], self._cardinalities), numbers], 1)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def one_hot(features: Tensor, cardinalities: Sequence[int]) -> Tensor:
     return torch.cat([*parts, rows[:, len(cardinalities) :]], 1)
 
 
-def hats(numbers: Tensor, tips: Tensor) -> Tensor:
+def spline_basis(numbers: Tensor, tips: Tensor) -> Tensor:
     """How near numbers are to the tips of their columns, [rows, columns, tips]: linear splines.
 
     Each hat is 1 at its own tip, 0 at the others and straight between them; of equal tips

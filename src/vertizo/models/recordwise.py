@@ -29,7 +29,7 @@ from torch.func import functional_call
 
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import DIFFERENCE, HeldGradients, Points, Pullback
-from vertizo.models.parts import failing, first_line, flatten, somebodys_code
+from vertizo.models.parts import failing, first_line, flatten, user_code_errors
 from vertizo.models.torch import TorchModel
 
 Weights = dict[str, Tensor]
@@ -127,7 +127,7 @@ class RecordwiseModel(TorchModel):
 
     def _check_gradients(self, rows: Tensor) -> None:
         weights = {name: part.requires_grad_(True) for name, part in self._cloned().items()}
-        with torch.enable_grad(), somebodys_code(failing(type(self.module).__name__, rows)):
+        with torch.enable_grad(), user_code_errors(failing(type(self.module).__name__, rows)):
             outputs = self._outputs(_copied(self.module), weights, rows[0])
         if not outputs.requires_grad:
             raise self.not_differentiable()
@@ -187,7 +187,7 @@ class RecordwiseModel(TorchModel):
         if not len(rows):
             blank = [part.new_zeros(1, *part.shape[1:]) for part in (rows, *more)]
             return tuple(part[:0] for part in self._each(asked, *blank))
-        with somebodys_code(failing(type(self.module).__name__, rows)), self._apart(rows):
+        with user_code_errors(failing(type(self.module).__name__, rows)), self._apart(rows):
             found = self._together(asked, rows, *more) if self._went.get(asked.name, True) else None
             maps = found is not None
             if found is None:

@@ -50,9 +50,9 @@ def rest(
 ) -> nn.Sequential:
     """What follows the first convolution: rows of ``joined`` numbers to ``outputs`` numbers.
 
-    ConfigError where the joined embeddings are not the maps that `Assemble` puts together.
+    ConfigError where the joined embeddings are not the maps that `ConcatenatedMaps` puts together.
     """
-    together = Assemble(width, image, parts, assemble)
+    together = ConcatenatedMaps(width, image, parts, assemble)
     if together.size != joined:
         high, wide = image
         raise ConfigError(
@@ -63,7 +63,7 @@ def rest(
     return nn.Sequential(together, *_rest(together.channels, width, outputs, norm))
 
 
-class Assemble(nn.Module):
+class ConcatenatedMaps(nn.Module):
     """Rows of concatenated, flattened feature maps, ``channels`` each, to ``image`` again.
 
     The side along which the ``parts`` lie goes to them in equal strips, the remainder to the last,

@@ -57,7 +57,7 @@ class Text(nn.Module):
     def __init__(self, spec: Spec, length: int, pooling: Pooling, outputs: int | None) -> None:
         super().__init__()
         model = load(spec)
-        self.words = Words(model, spec, length)
+        self.words = TokenEmbedding(model, spec, length)
         self.blocks = Blocks(model, pooling)
         hidden = model.config.hidden_size
         self.width: int = hidden if outputs is None else outputs
@@ -79,7 +79,7 @@ class TextEmbeddings(nn.Module):
 
     def __init__(self, spec: Spec, length: int) -> None:
         super().__init__()
-        self.words = Words(load(spec), spec, length)
+        self.words = TokenEmbedding(load(spec), spec, length)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integers [batch, length] to [batch, length · hidden]."""
@@ -117,7 +117,7 @@ class TextRest(nn.Module):
         return result
 
 
-class Words(nn.Module):
+class TokenEmbedding(nn.Module):
     """The embedding layer of an encoder; ConfigError for too many tokens, or not its own."""
 
     takes_any = False

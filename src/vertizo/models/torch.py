@@ -32,8 +32,8 @@ from vertizo.models.parts import (
     failing,
     first_line,
     flatten,
-    somebodys_code,
     trained,
+    user_code_errors,
 )
 
 
@@ -304,7 +304,7 @@ class TorchModel(DifferentiableModel):
 
     def _run(self, swapped: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Outputs as rows, with other tensors in place of some of the module's."""
-        with somebodys_code(failing(type(self.module).__name__, inputs)), self.arithmetic():
+        with user_code_errors(failing(type(self.module).__name__, inputs)), self.arithmetic():
             return self._rows_of(
                 functional_call(self.module, swapped, (inputs,))
                 if swapped
@@ -354,7 +354,7 @@ class _GraphPullback:
         """With respect to these; zeros for what is not used."""
         outputs = self._outputs
         failure = failing(type(self._model.module).__name__, self._inputs)
-        with somebodys_code(failure), self._model.arithmetic():
+        with user_code_errors(failure), self._model.arithmetic():
             return torch.autograd.grad(
                 outputs, of, gradient.to(outputs.device), retain_graph=True, materialize_grads=True
             )
@@ -368,7 +368,7 @@ class _GraphPullback:
         return self._model.record_gradients(self._inputs.detach()[records], slopes)
 
 
-def fails_alone(module: nn.Module, row: Tensor) -> bool:
+def rejects_single_record(module: nn.Module, row: Tensor) -> bool:
     """Whether batch normalisation refuses one record, ``row`` [1, ...], in training; tried."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -26,7 +26,7 @@ from vertizo.core import arrays
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
-from vertizo.party.server_model import Counted, Evaluation, Optimised, ServerModel
+from vertizo.party.server_model import Evaluation, Optimised, ServerModel, StepCountingUpdate
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.privacy.noise.mechanisms import NoiseSource
@@ -79,7 +79,7 @@ class Noised(Optimised):
 
 
 @dataclass(eq=False)
-class PrivateSgd(Counted, Noised):
+class PrivateSgd(StepCountingUpdate, Noised):
     """DP-SGD on the batch of each query (Abadi et al. 2016), without amplification."""
 
     is_shared = True
@@ -93,7 +93,7 @@ class PrivateSgd(Counted, Noised):
 
 
 @dataclass(eq=False)
-class PrivateZerothOrder(Counted, Noised):
+class PrivateZerothOrder(StepCountingUpdate, Noised):
     """A two-point step whose slope is clipped for each record, added up and noised."""
 
     is_shared = True

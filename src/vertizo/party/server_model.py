@@ -72,7 +72,7 @@ class ServerModel:
         last = slice(rows - batch, rows)
         return Evaluation(losses.values.view(-1, batch), last, losses, pullback, weights)
 
-    def resting_slopes(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    def zero_logit_slopes(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """``∂f_i/∂logits_i`` at logits of zero, [batch, outputs], whatever the model is."""
         logits = torch.zeros(len(labels), self.task.outputs, device=labels.device)
         return self._losses(logits, labels, weights).slopes(slice(0, len(labels)), 1.0)
@@ -225,7 +225,7 @@ class Optimised(ServerUpdate):
         self.optimizer.load(state)
 
 
-class Counted(Optimised):
+class StepCountingUpdate(Optimised):
     """One that draws a direction, or noise, by the number of its step."""
 
     steps = 0
@@ -254,7 +254,7 @@ class FirstOrder(Optimised):
 
 
 @dataclass(eq=False)
-class ZerothOrder(Counted):
+class ZerothOrder(StepCountingUpdate):
     """Steps on the raw labels, by losses alone.
 
     Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
@@ -351,7 +351,7 @@ class ServerSide:
         for query, count in zip(queries, evaluated, strict=True):
             first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
-            resting = partial(model.resting_slopes, labels, weights)
+            resting = partial(model.zero_logit_slopes, labels, weights)
             told = method.told(
                 Outcome(evaluation.losses[first:last], plain, gradient, query, resting)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

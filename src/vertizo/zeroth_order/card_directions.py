@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vertizo.core.arrays import Scalar, card, philox
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.models.optimizers import add

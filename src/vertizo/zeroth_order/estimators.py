@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vertizo.core.arrays import Scalar
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.models import blockwise
 from vertizo.models.base import Model, Selected
 from vertizo.models.linear_stack import LinearStack

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
+from vertizo.core.lazy_import import torch
 from vertizo.models.optimizers import Dense, Gradient
-from vertizo.models.parts import somebodys_code
+from vertizo.models.parts import user_code_errors
 from vertizo.zeroth_order.directions import Direction
 from vertizo.zeroth_order.estimators import Along, Sum, estimate, forward_difference, two_point
 
@@ -78,7 +78,7 @@ class GivenPenalty:
                     f"{self.key}: its value has no gradient, which this party's steps need; "
                     "compute it by PyTorch from the parameters that it is given"
                 )
-            with somebodys_code(f"{self.key}: its gradient fails"):
+            with user_code_errors(f"{self.key}: its gradient fails"):
                 (found,) = torch.autograd.grad(value, at, allow_unused=True, materialize_grads=True)
         return found * self.strength
 
@@ -87,7 +87,7 @@ class GivenPenalty:
         return float(self._value(at))
 
     def _value(self, at: Tensor) -> float | Tensor:
-        with somebodys_code(f"{self.key}: the function fails for {at.numel():,} parameters"):
+        with user_code_errors(f"{self.key}: the function fails for {at.numel():,} parameters"):
             value = self.function(at.cpu())
         size = getattr(value, "size", 1)  # of NumPy's numbers and arrays; PyTorch's is a method
         size = value.numel() if isinstance(value, torch.Tensor) else size
@@ -98,7 +98,7 @@ class GivenPenalty:
             )
         if isinstance(value, torch.Tensor):
             return value.reshape(())
-        with somebodys_code(f"{self.key}: the function gives no number"):
+        with user_code_errors(f"{self.key}: the function gives no number"):
             return float(value)
 
     def _along(self, at: Tensor, directions: Sequence[Direction]) -> Sum:

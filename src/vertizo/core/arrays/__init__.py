@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -80,9 +80,9 @@ def load(name: str, root: Path | None = None, options: DataConfig | None = None)
     if name in CATALOG:
         return entry.load(root, options)
     from vertizo.data.pooled import Pooled
-    from vertizo.models.parts import somebodys_code
+    from vertizo.models.parts import user_code_errors
 
-    with somebodys_code(f"data.name is {name!r}: loading failed"):
+    with user_code_errors(f"data.name is {name!r}: loading failed"):
         data = entry.load(root, options)
     if not isinstance(data, Pooled):
         raise ConfigError(

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.data import files
-from vertizo.data.choosing import AT_RANDOM, Criterion, set_apart
 from vertizo.data.datasets import tokens
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.record_split import AT_RANDOM, Criterion, set_apart
 from vertizo.models.losses import Classification
 
 Reviews = tuple[list[str], list[int]]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest, similar
-from vertizo.data.spelling import decimal, in_seconds, spelt
+from vertizo.data.category_text import decimal, in_seconds, spelt
 from vertizo.data.tabular.dates import WRITTEN, days
 from vertizo.data.tabular.frames import Place, row
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
-from vertizo.data import spelling
+from vertizo.data import category_text
 from vertizo.data.splits import nearest
 
 MOST_CATEGORIES = 1000
@@ -153,7 +153,7 @@ class Preprocessing:
             if name in levels:
                 public = categories.get(name)
                 if public is not None:
-                    found = spelling.names(public, f"data.categories.{name}")
+                    found = category_text.names(public, f"data.categories.{name}")
                 else:
                     found = _seen(train[:, index], levels[name])
                 kept.append(Categories(name=name, names=found, public=public is not None))
@@ -320,10 +320,10 @@ def _of_alike(
 
 
 def respelt(names: Sequence[str]) -> list[str]:
-    """What some version once fitted, as `vertizo.data.spelling.spelt` has it now."""
+    """What some version once fitted, as `vertizo.data.category_text.spelt` has it now."""
     import polars as pl
 
-    return spelling.spelt(pl.Series(names, dtype=pl.String)).fill_null("").to_list()
+    return category_text.spelt(pl.Series(names, dtype=pl.String)).fill_null("").to_list()
 
 
 T = TypeVar("T", bound=Options)
@@ -374,7 +374,7 @@ def check_public(
             raise ConfigError(
                 f"data.categories names {column!r}, which holds numbers; add it to data.categorical"
             )
-        if not set(spelling.names(names, f"data.categories.{column}")) & set(levels[column]):
+        if not set(category_text.names(names, f"data.categories.{column}")) & set(levels[column]):
             some = ", ".join(repr(level) for level in levels[column][:5])
             raise ConfigError(
                 f"data.categories.{column} has none of the categories that occur, such as {some}"

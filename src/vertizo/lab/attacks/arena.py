@@ -19,7 +19,7 @@ from vertizo.lab.attacks.adversaries import (
     Public,
     ReleasedModel,
 )
-from vertizo.lab.attacks.intruders import Intruder
+from vertizo.lab.attacks.malicious_clients import Intruder
 from vertizo.lab.attacks.scores import Promise
 from vertizo.lab.attacks.transcript import Exchange, Reader, Transcript
 from vertizo.methods.base import ClientPair

@@ -32,11 +32,11 @@ from vertizo.lab.attacks.adversaries import CuriousClient, Public
 from vertizo.lab.attacks.base import Attack
 from vertizo.lab.attacks.direct import lowest, why_no_intruder
 from vertizo.lab.attacks.estimates import kind, slopes
-from vertizo.lab.attacks.intruders import ChosenBatches, Intruder
+from vertizo.lab.attacks.malicious_clients import ChosenBatches, Intruder
 from vertizo.lab.attacks.scores import Guesses, Measurement
 from vertizo.lab.attacks.transcript import Exchange
-from vertizo.methods.along import AlongDirections
 from vertizo.methods.czofo import Czofo
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.forward_difference import ForwardDifference
 from vertizo.party.batches import Batches

@@ -18,7 +18,7 @@ from torch import Tensor
 from vertizo.lab.attacks.adversaries import Public
 from vertizo.lab.attacks.estimates import released
 from vertizo.lab.attacks.transcript import Exchange
-from vertizo.methods.along import AlongDirections
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.methods.label_statistic import LabelStatistic
 
 FAR = 100.0

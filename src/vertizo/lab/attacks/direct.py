@@ -27,7 +27,7 @@ from vertizo.lab.attacks import arena
 from vertizo.lab.attacks.adversaries import CuriousClient, Eavesdropper, Public
 from vertizo.lab.attacks.base import Attack
 from vertizo.lab.attacks.estimates import kind, record_gradients, slopes
-from vertizo.lab.attacks.intruders import Intruder
+from vertizo.lab.attacks.malicious_clients import Intruder
 from vertizo.lab.attacks.scores import Guesses, Measurement
 from vertizo.lab.attacks.transcript import Exchange
 from vertizo.methods.label_statistic import LabelStatistic

@@ -27,9 +27,9 @@ from torch import Tensor
 from vertizo.core.randomness import Stream
 from vertizo.lab.attacks.adversaries import Public
 from vertizo.lab.attacks.transcript import Exchange
-from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
 from vertizo.methods.czofo import Czofo
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import FirstOrder
 from vertizo.methods.forward_difference import ForwardDifference

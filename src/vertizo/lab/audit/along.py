@@ -18,8 +18,8 @@ from vertizo.config.architectures import SumConfig
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit.crafting import values
 from vertizo.lab.audit.setting import Setting, World
-from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.models.losses import Regression
 from vertizo.party.checks import mended
 from vertizo.protocol import wire

@@ -16,7 +16,7 @@ from vertizo.lab.audit.along import CraftedTangents
 from vertizo.lab.audit.final_model import FinalModel
 from vertizo.lab.audit.private_labels import SeesRelease
 from vertizo.lab.audit.setting import Setting
-from vertizo.methods.along import AlongDirections
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.experiment import Experiment
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.lab.audit.setting import WORLDS, Setting
-from vertizo.methods.along import AlongDirections
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.methods.dpzv import Dpzv
 from vertizo.party.server import ServerParty
 from vertizo.protocol import wire

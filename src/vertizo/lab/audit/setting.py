@@ -18,7 +18,7 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.along import AlongDirections
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.losses import MultiLabel, Regression
 from vertizo.party.server import ServerParty

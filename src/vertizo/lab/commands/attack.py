@@ -23,7 +23,7 @@ from vertizo.cli.options import (
 )
 from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.notices import counted
+from vertizo.core.messages import counted
 from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
 

@@ -33,8 +33,8 @@ from vertizo.cli.options import (
 )
 from vertizo.core import strict_json, system
 from vertizo.core.errors import ConfigError
+from vertizo.core.messages import counted
 from vertizo.core.names import CONTROLS
-from vertizo.core.notices import counted
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from vertizo.core.names import PRIVATE
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
-from vertizo.data.choosing import ChosenRows
 from vertizo.data.prepare import prepare
+from vertizo.data.record_split import ChosenRows
 from vertizo.data.vertical import VerticalData
 from vertizo.network.serving.frames import Ready
 from vertizo.network.serving.options import NO_LEDGER, ServeConfig, ServeOptions
@@ -265,7 +265,7 @@ def _foreseen(config: ExperimentConfig, data: VerticalData) -> ServerParty:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class JobPreview:
     """What can be said of a job before its members come."""
 
     settings: str
@@ -276,7 +276,7 @@ class Foreseen:
     """Of the noise that each member puts on its embeddings."""
 
 
-def foresee(config: ServeConfig, *, aligned: bool = True) -> Foreseen:
+def foresee(config: ServeConfig, *, aligned: bool = True) -> JobPreview:
     """What a label holder can say of a job before it is begun.
 
     Of records that are not ``aligned`` yet, fewer will be left: settings that follow from their
@@ -293,7 +293,7 @@ def foresee(config: ServeConfig, *, aligned: bool = True) -> Foreseen:
     settings = settings_of(plain, trial=served.trial)
     if not aligned:
         settings = json.dumps(_without(json.loads(settings), given, plain))
-    return Foreseen(settings, statement, noise)
+    return JobPreview(settings, statement, noise)
 
 
 def _without(tree: dict[str, Any], given: Options, completed: Options) -> dict[str, Any]:

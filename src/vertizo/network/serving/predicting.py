@@ -13,8 +13,8 @@ from pathlib import Path
 from torch import Tensor
 
 from vertizo.core.errors import DataError, MalformedError, RefusedError, WireError
+from vertizo.core.messages import Alarm
 from vertizo.core.names import Head
-from vertizo.core.notices import Alarm
 from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.prepared import raw_matrix

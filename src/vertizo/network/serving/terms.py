@@ -26,7 +26,7 @@ from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
 
 if TYPE_CHECKING:
-    from vertizo.data.choosing import ChosenRows
+    from vertizo.data.record_split import ChosenRows
 
 LARGEST_DIM = 2**16
 """Numbers of an embedding."""
@@ -122,7 +122,7 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
 
 def chosen_rows(terms: Terms) -> ChosenRows | None:
     """Which records train, validate and test, where accepted terms say so."""
-    from vertizo.data.choosing import ChosenRows
+    from vertizo.data.record_split import ChosenRows
 
     text = json.loads(terms.settings).get("rows")
     return ChosenRows(text) if isinstance(text, str) else None

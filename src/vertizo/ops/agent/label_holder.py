@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, RLock
 
 from vertizo.core.errors import ConfigError, MalformedError, WireError
-from vertizo.core.notices import one_line
+from vertizo.core.messages import one_line
 from vertizo.network.serving import frames
 from vertizo.network.transport.base import Answer
 from vertizo.network.transport.certificates import Credentials

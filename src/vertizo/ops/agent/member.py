@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event, RLock
 
 from vertizo.core.errors import MalformedError, RefusedError, RunError, VertizoError, WireError
-from vertizo.core.notices import one_line
+from vertizo.core.messages import one_line
 from vertizo.network.serving import frames
 from vertizo.network.transport.base import Channel
 from vertizo.network.transport.certificates import Credentials

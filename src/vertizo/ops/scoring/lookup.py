@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.core.notices import Alarm
+from vertizo.core.messages import Alarm
 from vertizo.data.keyed import KeyedTable
 from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular.columns import Source, unknown

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError, RefusedError, RunError, WireError
+from vertizo.core.messages import Alarm
 from vertizo.core.names import Head
-from vertizo.core.notices import Alarm
 from vertizo.data.keyed import KeyedTable
 from vertizo.network.serving import frames
 from vertizo.network.serving.frames import Found, Hello, Ready, Refusal, Want

@@ -187,7 +187,7 @@ class Paid:
         return "each label kept or exchanged for another one at random"
 
 
-class PaidLabels(NoPrivacy):
+class PrivateLabelPlan(NoPrivacy):
     """Replies pass unchanged: they are made of labels that are private already."""
 
     def __init__(self, batch_size: int, paid: Paid) -> None:

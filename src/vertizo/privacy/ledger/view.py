@@ -11,7 +11,7 @@ from vertizo.privacy.accounting.events import Charges
 from vertizo.privacy.ledger.base import Answered, Entry, Ids, Ledger
 
 
-class Seated(Ledger):
+class LedgerView(Ledger):
     """The ledger of all parties, for a run of some of them.
 
     Args:

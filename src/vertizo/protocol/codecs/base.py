@@ -11,8 +11,8 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
+from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs import packing
 

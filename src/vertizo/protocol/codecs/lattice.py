@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
+from vertizo.core.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.protocol.codecs.base import Grouped, Scale, held, rows_of
 from vertizo.protocol.codecs.packing import Whole

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size
 

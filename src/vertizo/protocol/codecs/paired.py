@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from vertizo.core.deferred import torch
+from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import Scale, check_size, held
 from vertizo.protocol.codecs.catalog import RoundingCodec

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
+from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size, rows_of
 from vertizo.protocol.codecs.none import NoCompression

@@ -14,8 +14,8 @@ from vertizo.config.method_defaults import is_narrow
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
+from vertizo.methods.directional_queries import AlongDirections
 from vertizo.models.losses import Classification
 from vertizo.privacy.accounting.gaussian import mu_of
 from vertizo.privacy.mechanism_advice import TEACHER_NUMBERS

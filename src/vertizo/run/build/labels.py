@@ -14,7 +14,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData, of_classes
-from vertizo.models.losses import Classification, Flipped, Task
+from vertizo.models.losses import Classification, NoisyLabelClassification, Task
 from vertizo.privacy.accounting import guarantee, label_advantage
 from vertizo.privacy.accounting.events import GaussianRelease, Releases
 from vertizo.privacy.labels.label_file import LabelFile
@@ -143,7 +143,9 @@ class PrivateLabels(LabelMaker):
         if not isinstance(maker, RandomisedResponse):
             return task
         assert isinstance(task, Classification), "it was looked at"
-        return Flipped(task.outputs, maker.keep, maker.other, task.positive, self._weights)
+        return NoisyLabelClassification(
+            task.outputs, maker.keep, maker.other, task.positive, self._weights
+        )
 
     @property
     def width(self) -> int:

@@ -33,10 +33,10 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model, Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.mixing import mixes_records
-from vertizo.models.parts import other_in_training, somebodys_code
+from vertizo.models.parts import other_in_training, user_code_errors
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
 from vertizo.models.recordwise import RecordwiseModel
-from vertizo.models.torch import TorchModel, fails_alone, wrap
+from vertizo.models.torch import TorchModel, rejects_single_record, wrap
 from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
@@ -200,7 +200,7 @@ def _begun(module: nn.Module, last_layer: str) -> nn.Module:
 def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
     """d_h, by one evaluation; so that a model that does not fit its data fails here."""
     fails = f"it fails for features of shape {list(sample.shape[1:])}"
-    with named("client.model"), somebodys_code(fails):
+    with named("client.model"), user_code_errors(fails):
         embeddings = model(sample)
         if first_order and isinstance(model, DifferentiableModel):
             _, pullback = model.forward(Points(sample))
@@ -271,7 +271,7 @@ def server_model(
             with named(key):
                 model = wrap(module, where, training, kind=_kind(config, apart))
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
-    with named(key), somebodys_code(f"it fails for {width} joined embeddings"):
+    with named(key), user_code_errors(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
         _, pullback = model.forward(Points(rows))
         if apart:  # what fails for these fails for all; later a failure is one record's
@@ -305,12 +305,12 @@ def _with_encoder(
     key = "server.encoder"
     encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
     for part in encoder.modules():
-        if isinstance(part, text.Words):
+        if isinstance(part, text.TokenEmbedding):
             part.takes_any = apart
         if isinstance(part, networks.TabularNet):
             part.fit(own.records)
     dtype = torch.int64 if own.tokens else torch.float32
-    with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
+    with user_code_errors(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(
             lambda encoded: server_module(config, width + encoded, outputs),
             *(encoder, width, own.shape, dtype, training, where),
@@ -376,7 +376,7 @@ def why_evaluates(
 def check_last_batch(model: Model, row: Tensor, records: int, batch_size: int) -> None:
     """Refuse a module in training whose last batch is one record that it cannot normalise."""
     alone = batch_size == 1 or records % batch_size == 1
-    if alone and isinstance(model, TorchModel) and fails_alone(model.module, row):
+    if alone and isinstance(model, TorchModel) and rejects_single_record(model.module, row):
         raise ConfigError(
             f"batch_size is {batch_size}, which leaves one of {records} training records alone in "
             "a batch, and batch normalisation needs two; use another batch_size"

@@ -22,7 +22,7 @@ from vertizo.privacy.accounting import guarantee
 from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.accounting.gaussian import mu_of, published_mu, published_noise_std
 from vertizo.privacy.accounting.grid import GridCorrection
-from vertizo.privacy.labels.private_labels import PaidLabels
+from vertizo.privacy.labels.private_labels import PrivateLabelPlan
 from vertizo.privacy.ledger.base import Ledger, MemoryLedger
 from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
@@ -108,7 +108,7 @@ class Protection:
     def plan(self) -> Plan:
         """What replies pass through."""
         if self.labels is not None:
-            return PaidLabels(self.config.batch_size, self.labels.paid)
+            return PrivateLabelPlan(self.config.batch_size, self.labels.paid)
         config, privacy, releases = self.config, self.config.privacy, self.releases
         if privacy.mechanism not in MECHANISMS:
             own = MECHANISMS.find(privacy.mechanism, "privacy.mechanism")

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vertizo.config.idle_keys import heads_of
+from vertizo.config.ineffective_keys import heads_of
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError

@@ -18,7 +18,7 @@ from torch import nn
 from vertizo.config import architectures as kinds
 from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
-from vertizo.models.parts import first_line, materialised, somebodys_code
+from vertizo.models.parts import first_line, materialised, user_code_errors
 
 
 def brought_module(
@@ -40,7 +40,7 @@ def brought_module(
     if isinstance(config, kinds.OwnModel):
         words, name = f"{key}.name is {config.name!r}", config.name
         more = _asked_for(config.module, {"cardinalities": cardinalities})
-        with somebodys_code(f"{key}: making {name} failed"):
+        with user_code_errors(f"{key}: making {name} failed"):
             module: object = config.module(shape, outputs, **more)
     else:
         words, name = f"{key}.path is {config.path!r}", config.path
@@ -52,7 +52,7 @@ def brought_module(
         known = {fact: value for fact, value in facts.items() if value is not None}
         told = _asked_for(factory, known, config.arguments)
         try:
-            with somebodys_code(f"{key}: making {name} failed"):
+            with user_code_errors(f"{key}: making {name} failed"):
                 module = factory(**told, **config.arguments)
         except ConfigError as error:
             if not isinstance(error.__cause__, TypeError):
@@ -64,7 +64,7 @@ def brought_module(
             f"{words}, which makes a {type(module).__name__}; it must make a torch.nn.Module"
         )
     example = torch.zeros((2, *shape), dtype=torch.int64 if tokens else torch.float32)
-    with somebodys_code(f"{key}: {name} fails for features of shape {list(shape)}"):
+    with user_code_errors(f"{key}: {name} fails for features of shape {list(shape)}"):
         return materialised(module, example)
 
 

@@ -20,7 +20,7 @@ from vertizo.privacy.labels import label_file
 from vertizo.privacy.ledger.base import Ledger
 from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.ledger.register import FURTHER, Register
-from vertizo.privacy.ledger.view import Seated
+from vertizo.privacy.ledger.view import LedgerView
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.build.data_defaults import complete
@@ -84,7 +84,7 @@ def charged_to(
         stack.enter_context(ledger)
         seats = data.seats or range(ledger.budget.clients)
         _check_left(ledger, releases, seats)
-        return Seated(ledger, seats) if data.seats else ledger
+        return LedgerView(ledger, seats) if data.seats else ledger
 
     with stack:
         yield Charge(run, open_ledger)

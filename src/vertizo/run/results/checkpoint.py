@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import safetensors
 
 from vertizo.core import digests, system
-from vertizo.core.deferred import torch
 from vertizo.core.errors import RunError, UserError
+from vertizo.core.lazy_import import torch
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:

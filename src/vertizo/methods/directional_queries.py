@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeGuard
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
+from vertizo.core.lazy_import import torch
 from vertizo.core.names import Timing
 from vertizo.methods.base import ClientSide, Features, Method
 from vertizo.models.base import DifferentiableModel, Selected, gathered
