@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -49,8 +49,12 @@ COMMANDS = {
 """The core's commands and their lines in the list; `vertizo.core.wings` add theirs."""
 FILES = dict.fromkeys(("certs", "serve", "join"), "parties")
 """Where a command of the core is, if not in the file of its first word."""
-GROUPS = {tuple(words.split()[:-1]) for words in COMMANDS} - {()}
-"""Commands that have others below them, and are none themselves."""
+
+
+def _is_group(words: tuple[str, ...]) -> bool:
+    """Whether others are below it, and it is no command itself; the core's need no wing."""
+    known = COMMANDS if " ".join(words) in COMMANDS else chain(*(w.commands for w in wings()))
+    return any(each.startswith(" ".join((*words, ""))) for each in known)
 
 
 def _home(words: tuple[str, ...]) -> str | None:
@@ -70,8 +74,13 @@ class LazyGroup(TyperGroup):
     def entries(self) -> dict[str, str]:
         """The commands and groups right below this one, and their lines."""
         added = {words: line for w in wings() for words, (line, _) in w.commands.items()}
-        found = {tuple(words.split()): line for words, line in (COMMANDS | added).items()}
-        return {words[-1]: line for words, line in found.items() if words[:-1] == self.words}
+        found: dict[str, str] = {}
+        for joined, line in (COMMANDS | added).items():
+            words, depth = tuple(joined.split()), len(self.words)
+            if words[:depth] == self.words and len(words) > depth:
+                is_here = len(words) == depth + 1  # or else a group of that name is
+                found[words[depth]] = line if is_here else found.get(words[depth], "")
+        return found
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the table."""
@@ -80,8 +89,9 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command as click has it; None for an unknown name."""
         words = (*self.words, cmd_name)
-        if words in GROUPS:
-            group = LazyGroup(name=cmd_name, help=COMMANDS[" ".join(words)], rich_markup_mode=None)
+        if _is_group(words):
+            line = COMMANDS.get(" ".join(words), "")
+            group = LazyGroup(name=cmd_name, help=line, rich_markup_mode=None)
             group.words = words
             return group
         if (home := _home(words)) is None:
@@ -93,7 +103,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As click does, with a suggestion for a misspelt name."""
         words = (*self.words, args[0])
-        if words not in GROUPS and _home(words) is None and not ctx.resilient_parsing:
+        if _home(words) is None and not _is_group(words) and not ctx.resilient_parsing:
             known = [*COMMANDS, *(words for wing in wings() for words in wing.commands)]
             inside = (words for words in known if words.split()[-1] == args[0])
             deeper = question([f"vertizo {words}" for words in inside])

@@ -24,6 +24,7 @@ from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.accounting.events import Releases, SecretSteps
 from vertizo.privacy.accounting.gaussian import delta_of, epsilon_of
 from vertizo.privacy.accounting.guarantee import COARSE, composed, cut_off, rough_mu
+from vertizo.privacy.clipping import moved
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.statement import Statement
 
@@ -129,7 +130,7 @@ def _mu(releases: Releases, count: int, rare: float) -> float:
     exponents = [float(logsumexp(chances + rate * there**2)) for rate in RATES]
     told = (secret.count * np.array(exponents) - math.log(rare)) / RATES
     most = min(float(told.min()), secret.count * count**2)
-    return math.hypot(known, 2 * math.sqrt(most) / secret.noise_multiplier)
+    return math.hypot(known, moved(1.0) * math.sqrt(most) / secret.noise_multiplier)
 
 
 def _in_a_row(mu: float, secret: SecretSteps, delta: float, count: int) -> float:

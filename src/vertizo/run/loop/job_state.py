@@ -2,11 +2,23 @@
 
 The one run loop of simulated and served jobs, as a state machine: a driver makes rounds and
 uploads, and this says which evaluation is due on which records, which model is the best, and when
-the run is over. Clients *upload* the table where that is wanted, and *train*; then the result is
-scored (*closing*) and all are told (*done*). A raw head is fitted once they were told and cannot
-ask any more (*fitting*), as the time that it takes depends on labels. Nothing here reads a clock, a
-file or a socket, so that the same messages in the same order always lead to the same place: a
-server that was killed gets there again.
+the run is over. Its phases:
+
+=========  ========  ==============================================================================
+from       to        when
+=========  ========  ==============================================================================
+uploading  training  everybody has uploaded the table, where that is wanted (`uploaded`, `begin`)
+training   closing   the last round is over, or none asks any more (`stepped`, `close`), early
+                     stopping is due (`scored`), or silent members are given up (`give_up`)
+closing    done      the last evaluation is scored, and there is no raw head (`_closed`)
+closing    fitting   everybody has sent what a raw head is fitted on (`answered`): from here on
+                     clients are told that it is over (`is_over`), since fitting takes a time that
+                     depends on labels
+fitting    done      the head is fitted and scored (`_closed`)
+=========  ========  ==============================================================================
+
+Nothing here reads a clock, a file or a socket, so that the same messages in the same order always
+lead to the same place: a server that was killed gets there again.
 
 An evaluation asks every client for its embeddings of one partition. Over a network each uploads
 them when it next hears of it, and remembers the parameters that it made them with; once all are
