@@ -63,10 +63,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Job:
-    """The label holder's side of a run, simulated or served, made and ready to begin."""
+    """The label holder's side of a run, simulated or served, before its first round."""
 
     config: ExperimentConfig
-    """Complete."""
+    """The whole configuration."""
     data: VerticalData
     party: ServerParty
     statement: Statement
@@ -78,14 +78,14 @@ class Job:
         config, records = self.config, self.data.records
         self.synchronous = config.simulation.timing == "synchronous"
         self.rounds = planned_rounds(config, self.data)
-        """Server steps in all."""
+        """Rounds (server steps) of the whole run."""
         self.queries = steps_of_client(config, records)
-        """Of each client, in all."""
+        """Queries of each client over the whole run."""
         self.rounds_per_epoch = rounds_per_epoch(config, self.data)
         self.evaluate_every = config.evaluate_every or self.rounds_per_epoch
         validates = len(self.data.labels["validation"]) > 0
         self.progress: Purpose = "validation" if validates else "test"
-        """The partition that is scored on the way."""
+        """The partition that evaluations during training score."""
 
 
 @dataclass
@@ -94,32 +94,32 @@ class Evaluations:
 
     clients: int
     number: int = 0
-    """Of the one under way, or else of the last."""
+    """Number of the current evaluation, or else of the last one."""
     purpose: Purpose | None = None
-    """Of the one under way; None between two."""
+    """Partition of the current evaluation; None between two."""
     model: Which = "now"
     waiting: set[int] = field(default_factory=set)
     """The clients that have not answered it."""
     best: Row | None = None
-    """The figures of the best one so far."""
+    """Figures of the best evaluation so far."""
 
     def begin(self, purpose: Purpose, model: Which = "now") -> None:
-        """Start one; what is under way is dropped."""
+        """Start an evaluation; drop the current one, if there is one."""
         self.number += 1
         self.purpose, self.model = purpose, model
         self.waiting = set(range(self.clients))
 
     @property
     def is_answered(self) -> bool:
-        """Whether one is under way that everybody answered: it can be scored."""
+        """Whether every client has answered the current evaluation, so that it can be scored."""
         return self.purpose is not None and not self.waiting
 
     def end(self) -> None:
-        """What was under way was scored, or given up."""
+        """End the current evaluation: it was scored, or given up."""
         self.purpose, self.waiting = None, set()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, beside the embeddings that came."""
+        """For a checkpoint: everything but the uploaded embeddings."""
         under_way = None if self.purpose is None else [self.purpose, self.model]
         waiting = sorted(self.waiting)
         here = {"number": self.number, "under_way": under_way, "waiting": waiting}
@@ -137,22 +137,22 @@ class Evaluations:
 
 
 class JobState:
-    """Where one job stands, whose party is as it was made at first."""
+    """The state machine of one job, whose party has not yet done anything."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.phase: Phase = "uploading"
         self.evaluations = Evaluations(job.party.clients)
         self.last: Row = {}
-        """The figures of the last evaluation on the way."""
+        """Figures of the last evaluation during training."""
         self.stopping = Stopping(job.config.early_stopping)
-        """Whether nothing gets better any more."""
+        """Early stopping: whether evaluations have ceased to get better."""
         self.is_due = False
-        """Whether a round is over after which `tend` was not called."""
+        """Whether a round has ended since `tend` was last called."""
         self.scores: dict[str, Row | None] = {}
         """Figures of the ``last`` and of the ``best`` parameters on the test records."""
         self._uploading: dict[Purpose, set[int]] = {}
-        """Who has yet to upload what before the first query, in order."""
+        """Partition → clients that have yet to upload it before the first query, in order."""
         if job.party.wants_teaching:
             self._uploading["teacher"] = set(self._everybody)
         if job.config.simulation.table == "upload":
@@ -169,7 +169,7 @@ class JobState:
             self.start()
 
     def start(self) -> None:
-        """Training begins, and with it an evaluation of the first parameters; or there is none."""
+        """Begin training with an evaluation of the first parameters; without rounds, close."""
         if not self.job.rounds:
             self.close()
             return
@@ -177,7 +177,7 @@ class JobState:
         self.evaluations.begin(self.job.progress)
 
     def vet(self, frame: bytes, client: int) -> Vetted | Replies:
-        """Find whether a member's query can be taken in; nothing changes.
+        """Check a member's query without changing anything.
 
         Raises as `ServerParty.vet`, and ConflictError if the member has no such query in this job.
         """
@@ -189,14 +189,14 @@ class JobState:
         return vetted
 
     def take(self, vetted: Vetted) -> Replies:
-        """Take in a query that was vetted, and say what to answer to whom.
+        """Process a query that `vet` has checked; return the replies, by client.
 
         Raises RunError if its answer could not be charged: the job ends here.
         """
         return self._step(lambda: self.job.party.take(vetted))
 
     def tend(self) -> None:
-        """Make the steps that are due, once the answers have left and before anything is asked.
+        """Make the server's due steps: after the replies have left, before the next query.
 
         Raises RunError if a step cannot be charged: the job ends here.
         """
@@ -209,7 +209,7 @@ class JobState:
         self.is_due = False
 
     def again(self, frame: bytes) -> Replies:
-        """Take in what was taken in before this process began, or raise RunError; the answers."""
+        """Process again a query from the journal; return the replies. RunError if it is refused."""
         try:
             if not wire.is_upload(frame):
                 return self._step(lambda: self.job.party.receive(frame))
@@ -219,7 +219,7 @@ class JobState:
             raise RunError(f"the journal does not follow from the checkpoint: {error}") from None
 
     def close_round(self) -> Replies:
-        """Answer those who asked in a synchronous round, without the others."""
+        """Answer those that have asked in a synchronous round, without the other clients."""
         self.evaluations.end()  # what is under way waits for them, and is of the round before
         return self._step(self.job.party.close_round)
 
@@ -231,7 +231,7 @@ class JobState:
         return replies
 
     def stepped(self) -> None:
-        """A round is over: begin the evaluation that is due, if one is."""
+        """End a round: begin the evaluation that is due, or close the run after the last."""
         job, round_ = self.job, self.job.party.round
         over = round_ >= job.rounds or self.stopping.is_due
         if over or not (job.synchronous or any(map(self._asks, self._everybody))):
@@ -241,7 +241,7 @@ class JobState:
         self.is_due = True
 
     def close(self) -> None:
-        """Training is over: score the last parameters, and then the best."""
+        """End training: score the last parameters, and then the best."""
         self.phase = "closing"
         self.evaluations.begin(self.job.progress)
 
@@ -255,13 +255,13 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether clients are told that there is nothing more to do."""
+        """Whether clients are told that the job is over."""
         return self.phase in ("fitting", "done")
 
     # Uploads and evaluations.
 
     def wants(self, client: int) -> Purpose | None:
-        """The partition that a client is to upload now; None for none."""
+        """The partition that a client has to upload now; None if there is none."""
         return next(iter(self.accepts(client)), None)
 
     def accepts(self, client: int) -> list[Purpose]:
@@ -275,13 +275,13 @@ class JobState:
         return [purpose] if purpose is not None and client in waiting else []
 
     def completes(self, client: int, purpose: Purpose, number: int) -> bool:
-        """Whether all came that the evaluation under way waits for from a client."""
+        """Whether a client has uploaded everything that this evaluation needs from it."""
         one = self.evaluations
         waits = (purpose, number) == (one.purpose, one.number) and client in one.waiting
         return waits and self.job.party.has_uploaded(client, purpose)
 
     def answered(self, client: int) -> None:
-        """All came that the evaluation under way waited for from a client."""
+        """Record that a client finished its upload; once all have, a raw head is to be fitted."""
         self.evaluations.waiting.discard(client)
         if self.evaluations.is_answered and self.evaluations.purpose == "train":
             self.phase = "fitting"
@@ -327,7 +327,7 @@ class JobState:
         self.scored(row, improved=row["improved"])
 
     def scored(self, row: Row, *, improved: bool) -> None:
-        """The evaluation under way has its figures; what follows from them follows."""
+        """Record an evaluation's figures, and go on to the phase that follows from them."""
         evaluations = self.evaluations
         purpose, model = evaluations.purpose, evaluations.model
         assert purpose is not None, "an evaluation is under way"
@@ -347,7 +347,7 @@ class JobState:
             self._closed(purpose, model, row)
 
     def _closed(self, purpose: Purpose, model: Which, row: Row | None) -> None:
-        """One of the closing evaluations is over: the next, or the end."""
+        """End a closing evaluation: begin the next one, or end the job."""
         head = self.job.party.head
         if purpose == "validation" and "last" not in self.scores:
             self.evaluations.begin("test")
@@ -368,7 +368,7 @@ class JobState:
             self.phase = "done"
 
     def give_up(self) -> None:
-        """What silent members owe is not waited for: the rest of training, or an evaluation."""
+        """Stop waiting for silent members: close training, or drop the current evaluation."""
         if self.phase == "training":
             self.close()
         elif self.evaluations.purpose is not None:
@@ -377,7 +377,7 @@ class JobState:
             self._closed(purpose, model, None)
 
     def waited_for(self) -> set[int]:
-        """The members that must do something before all can go on."""
+        """The members that the others are waiting for."""
         if self.phase == "uploading":
             return set().union(*self._uploading.values())
         if self.phase == "closing":
@@ -391,7 +391,7 @@ class JobState:
     # Checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold; who uploaded the table is asked again."""
+        """For a checkpoint; clients are asked again for a table that was not complete."""
         return {
             "phase": self.phase,
             "parameters": self.job.party.side.model.state(),
@@ -412,7 +412,7 @@ class JobState:
         self.stopping.load(state.get("stopping", {}))
 
     def go_on(self, last: Row, best: Row | None) -> None:
-        """Go on after the round that the party is at, whose evaluation was scored."""
+        """Continue after the party's round, whose evaluation was scored before."""
         self.phase, self.last, self.evaluations.best = "training", last, best
         if self.job.party.round >= self.job.rounds or self.stopping.is_due:
             self.phase = "closing"
