@@ -269,9 +269,13 @@ def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(tmp_path: Path) 
         for name in (SERVER, "north"):
             for number in (signal.SIGTERM, signal.SIGINT):
                 job.goes_on(name)
-                party = job.parties[name]
+                party, other = job.parties[name], job.parties["east"]
+                other.process.send_signal(signal.SIGSTOP)  # so that the job cannot be over before
                 party.ask_to_stop(number)
-                assert party.end(PATIENT) == 130, party.words
+                try:
+                    assert party.end(300) == 130, party.words
+                finally:
+                    other.process.send_signal(signal.SIGCONT)
                 line = party.words.splitlines()[-1]
                 assert line == "vertizo: stopped; the same command continues the job"
                 assert "Traceback" not in party.words
