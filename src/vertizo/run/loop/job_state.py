@@ -209,7 +209,7 @@ class JobState:
         self.is_due = False
 
     def again(self, frame: bytes) -> Replies:
-        """Process a message from the journal again; return the replies. RunError if it is refused."""
+        """Process a message of the journal again; return the replies. RunError if refused."""
         try:
             if not wire.is_upload(frame):
                 return self._step(lambda: self.job.party.receive(frame))
