@@ -180,16 +180,24 @@ def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
 @pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")
 @pytest.mark.full
 def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
-    """Four layers of a million parameters each: gradients double what the weights take."""
+    """Four layers of a million parameters each: gradients double what the weights take.
+
+    The least peak of three: what else a process holds at its peak only adds to it.
+    """
     client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}
+    methods = ("inference", "dpzv", "vafl")
     tasks = {
-        method: Task(method, memory.peak, (client, [16, 1024], None, method, 0))
-        for method in ("inference", "dpzv", "vafl")
+        f"{method} {turn}": Task(method, memory.peak, (client, [16, 1024], None, method, 0))
+        for method in methods
+        for turn in range(3)
     }
     found, _ = results(tasks, tmp_path, 1)
-    weights = found["dpzv"]["weights"]
+    weights = found["dpzv 0"]["weights"]
     assert weights == pytest.approx(4 * 1024 * 1025 * 4 / 2**20)
-    ratios = {name: each["peak"] / weights for name, each in found.items()}
+    ratios = {
+        method: min(found[f"{method} {turn}"]["peak"] for turn in range(3)) / weights
+        for method in methods
+    }
     assert 0.9 < ratios["inference"] < 1.8
-    assert ratios["dpzv"] < ratios["inference"] + 0.7  # 1.33 to 1.54 were seen
-    assert ratios["vafl"] > ratios["dpzv"] + 0.3
+    assert ratios["dpzv"] < ratios["inference"] + 0.5
+    assert ratios["vafl"] > ratios["dpzv"] + 0.5
