@@ -64,7 +64,7 @@ def charged(federation: Federation) -> Tensor:
     """
     releases = federation.releases
     assert releases is not None
-    spent = federation.server.side.plan.state()["spent"]
+    spent = federation.server.side.plan.state()["ledger"]["charged"]
     assert not bool((spent % releases.cost).any())
     return spent // releases.cost * releases.per_query
 

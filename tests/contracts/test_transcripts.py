@@ -382,9 +382,9 @@ def recorded(method: str, case: str, folder: Path) -> dict[str, Any]:
         return {"frames": structure, "privacy": run.summary["privacy"]}
     assert run.federation is not None
     assert unseen.federation is not None
-    ended, best = list(arrays(run.federation.parameters())), list(arrays(run.parameters))
+    ended, best = list(arrays(run.federation.parameters)), list(arrays(run.parameters))
     # Without an observer messages pass as they are, and not as bytes.
-    assert digest(*arrays(unseen.federation.parameters())) == digest(*ended), case
+    assert digest(*arrays(unseen.federation.parameters)) == digest(*ended), case
     assert without_clocks(unseen.summary) == without_clocks(run.summary), case
     rows = [without_clocks(row) for row in run.metrics]
     return {

@@ -151,7 +151,7 @@ def test_no_direction_is_ever_sent() -> None:
     plain = first.models[0](first.data.features[0]["train"][query.ids])
     assert torch.allclose(query.embeddings[0], plain, atol=1e-6)
     held = federations.client_holds(federation, 0)
-    assert set(held["party"]) == {"answered", "ids", "batch", "frame", "known"}
+    assert set(held["party"]) == {"answered", "waiting", "received"}
 
 
 def test_directions_that_are_shared_are_left_as_they_were() -> None:

@@ -144,7 +144,7 @@ def test_one_method_is_another_with_these_options(one: Any, other: Any) -> None:
     """The same frames and the same weights, bit by bit."""
     (first, tape), (second, again) = federations.ran(*one), federations.ran(*other)
     assert tape.seen == again.seen
-    assert not federations.differences(first.parameters(), second.parameters())
+    assert not federations.differences(first.parameters, second.parameters)
 
 
 def test_local_steps_cost_no_bytes() -> None:

@@ -247,7 +247,7 @@ def test_in_step_zoo_vfl_is_syn_zoo_vfl() -> None:
     differences = {**changes, "method.reply": "difference"}
     zoo, other = federations.ran("zoo-vfl", "synchronous", differences)
     assert tape.seen == other.seen
-    assert not federations.differences(syn.parameters(), zoo.parameters())
+    assert not federations.differences(syn.parameters, zoo.parameters)
 
 
 def test_the_server_needs_no_gradient() -> None:

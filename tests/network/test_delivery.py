@@ -35,7 +35,7 @@ def served(folder: Path, events: list[str], calls: bool, asks: int = 7) -> Any:
         service.tick()
         assert service.state is not None
         party = service.state.job.party
-        return party.side.model.parameters.tolist(), party._steps
+        return party.side.model.parameters.tolist(), party._secret_steps
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     trained = ServerParty.train_between_queries
 
     def train(self: ServerParty) -> None:
-        before = self._steps
+        before = self._secret_steps
         trained(self)
-        found.extend(["step"] * (self._steps - before))
+        found.extend(["step"] * (self._secret_steps - before))
 
     monkeypatch.setattr(ServerParty, "train_between_queries", train)
     return found
@@ -76,12 +76,12 @@ def test_a_death_between_an_answer_and_its_step_changes_nothing(
         service.ask("north", query(0, number, first=32 * number), answers.append)
     assert len(answers) == EVERY
     assert service.state is not None
-    assert service.state.job.party._steps == WARM_UP
+    assert service.state.job.party._secret_steps == WARM_UP
     leave(service)
     with FederationService(config) as again:
         assert again.state is not None
         assert again.state.job.party.round == EVERY
-        assert again.state.job.party._steps == WARM_UP + 1
+        assert again.state.job.party._secret_steps == WARM_UP + 1
     summary = DurableLedger.inspect(tmp_path / "server" / "ledger.sqlite")
     assert (summary.replies, summary.steps) == (EVERY, WARM_UP + 1)
     with FederationService(config) as again:

@@ -149,7 +149,7 @@ def test_a_state_of_another_head_is_refused() -> None:
     head = Chosen({"logistic": Fitted("logistic", Classification(2))})
     for state, error in (
         (torch.zeros(3), TypeError),
-        ({"kind": "forest", "head": {}}, ValueError),
+        ({"kind": "forest", "head": {}}, KeyError),
         ({"head": {}}, KeyError),
         ({"kind": "logistic", "head": {"roots": torch.zeros(2)}}, KeyError),
     ):

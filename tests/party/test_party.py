@@ -242,7 +242,7 @@ def bad_queries(query: Query, earlier: Query, kind: Kind) -> Bad:
 def test_bad_queries_are_refused_and_change_nothing(kind: Kind) -> None:
     """Afterwards the honest query gets the answer that it gets where no bad one ever came."""
     federation, quiet = kind.under_way(), kind.under_way()
-    earlier = fed.query(bytes(federation.server.state()["peers"][1][1]))
+    earlier = fed.query(bytes(federation.server.state()["peers"][1]["query"]))
     honest = fed.ask(federation, 1)
     assert honest == fed.ask(quiet, 1)
     query = fed.query(honest)
@@ -620,8 +620,8 @@ def test_mutated_queries_are_refused_or_queries_of_their_own(kind: Kind) -> None
         for client, answer in answers:
             assert fed.reply(answer).client == client
         known = before["peers"][query.client]
-        if known[1] != mutated:  # else a query that came before, its answer sent again
-            expected = replace(query, number=known[0])
+        if known["query"] != mutated:  # else a query that came before, its answer sent again
+            expected = replace(query, number=known["next_number"])
             assert is_valid(query, expected, is_synchronous=False, is_tolerant=kind.is_tolerant)
             assert server.round == before["round"] + len(answers)
 
@@ -867,7 +867,7 @@ def test_no_reply_leaves_before_it_is_on_record(timing: str) -> None:
         federation.server.receive(frame)
     assert int(fed.charged(federation).sum()) == 0
     peers = federation.server.state()["peers"]
-    assert all(reply is None for _, _, reply, *_ in peers)
+    assert all(peer["reply"] is None for peer in peers)
     plan._ledger.fails = False
 
 
@@ -898,7 +898,7 @@ def test_what_a_ledger_knows_was_answered_is_sent_again() -> None:
     ((client, answer),) = federation.server.receive(frame)
     assert (client, bytes(answer)) == (1, stored)
     changed = fed.differences(before, fed.server_holds(federation))  # nothing is charged again
-    assert [each.split(":")[0] for each in changed] == ["/party/peers/1/1"]  # what was asked
+    assert [each.split(":")[0] for each in changed] == ["/party/peers/1/query"]  # what was asked
     with refused(federation, ConflictError):
         federation.server.receive(fed.encoded(replace(query, ids=query.ids.flip(0))))
     federation.clients[1].tell(answer)

@@ -71,7 +71,7 @@ def test_a_run_is_the_same_wherever_its_table_lives(
     def trained() -> list[torch.Tensor]:
         run, _ = ran(method)
         table = run.server.side.table
-        return [*run.parameters()["clients"], table.values.clone(), table.refreshed.clone()]
+        return [*run.parameters["clients"], table.values.clone(), table.refreshed.clone()]
 
     plain, files = trained(), []
     monkeypatch.setattr(storage, "available", lambda: 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from fractions import Fraction
 
 import pytest
@@ -34,7 +35,7 @@ def entry(client: int, *records: int, cost: int = COST) -> Entry:
 
 
 def spending(ledger: MemoryLedger) -> list[list[int]]:
-    found: list[list[int]] = ledger.state()["spent"].tolist()
+    found: list[list[int]] = ledger.state()["charged"].tolist()
     return found
 
 
@@ -69,7 +70,7 @@ def test_a_loaded_ledger_goes_on() -> None:
     one, other = (MemoryLedger(records=3, clients=2, share=2 * COST, steps=2) for _ in range(2))
     one.begin_step(0)
     one.commit([entry(1, 0, 2)] * 2)
-    other.load({key: value.clone() for key, value in one.state().items()})
+    other.load(deepcopy(one.state()))
     assert other.spent == 2 * COST
     refused("charged before", BudgetError, other.admit, 1, ids(2), COST)
     other.commit([entry(0, 2)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import fields
 from itertools import product
 from typing import Any
@@ -75,7 +76,7 @@ def plan(
 def loaded(made: ClippedGaussian, **options: Any) -> ClippedGaussian:
     """Another plan, with what a checkpoint of this one holds."""
     other = plan(**options)
-    other.load({key: value.clone() for key, value in made.state().items()})
+    other.load(deepcopy(made.state()))
     return other
 
 
@@ -89,7 +90,7 @@ def charge(made: Plan, client: int, *ids: int) -> None:
 
 
 def spent(made: ClippedGaussian) -> list[list[int]]:
-    found: list[list[int]] = made.state()["spent"].tolist()
+    found: list[list[int]] = made.state()["ledger"]["charged"].tolist()
     return found
 
 

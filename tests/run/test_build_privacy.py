@@ -59,7 +59,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     federation, _ = fed.ran("dpzv", timing, changes(update))
     releases, ledger = federation.releases, ledger_of(federation)
     assert releases is not None
-    assert ledger.state()["spent"].tolist() == [[releases.share] * 29] * 3
+    assert ledger.state()["charged"].tolist() == [[releases.share] * 29] * 3
     assert ledger.spent == 3 * releases.share
     assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
     # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.

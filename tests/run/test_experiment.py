@@ -116,7 +116,7 @@ class TestFolder:
         assert all(len(line.pop("sha256")) == 16 for line in lines)
         assert lines == result.metrics
         assert schema.load(out / "config.yaml") == tiny()
-        assert same(last(out)["parameters"], result.federation.parameters())
+        assert same(last(out)["parameters"], result.federation.parameters)
         end = seen[-1]
         assert (end.round, end.total, end.epsilon) == (72, 72, None)
         moved = result.summary["bytes_up"] + result.summary["bytes_down"]
@@ -170,7 +170,7 @@ class TestMetrics:
 
     def test_evaluating_changes_nothing_that_is_trained(self) -> None:
         often, never = ran("evaluate_every=1"), ran("evaluate_every=1000")
-        assert same(often.federation.parameters(), never.federation.parameters())
+        assert same(often.federation.parameters, never.federation.parameters)
         for key in ("bytes_up", "bytes_down", "virtual_seconds"):
             assert often.summary[key] == never.summary[key]
         assert often.summary["bytes_evaluation"] > never.summary["bytes_evaluation"]
@@ -266,7 +266,7 @@ class TestBest:
         kept, end = RunFolder(tmp_path).load("best"), RunFolder(tmp_path).load("last")
         assert kept["round"] == best["round"]
         assert not same(kept["server"], end["parameters"]["server"])
-        assert same(end["parameters"], result.federation.parameters())
+        assert same(end["parameters"], result.federation.parameters)
         for parameters, figures in ((kept, summary), (end["parameters"], summary["last"])):
             scores = scored(result.federation, parameters)
             assert figures["test_accuracy"] == scores["accuracy"]
@@ -274,21 +274,21 @@ class TestBest:
 
 
 def scored(federation: Federation, parameters: dict[str, Any]) -> Scores:
-    federation.load_parameters(parameters)
+    federation.parameters = parameters
     federation.simulator.upload("test", federation.data.labels["test"].shape[0])
     return federation.server.score("test")
 
 
 def start_of(*overrides: str) -> Any:
     experiment = Experiment(tiny(*overrides))
-    return build(experiment.config, experiment.data()).parameters()
+    return build(experiment.config, experiment.data()).parameters
 
 
 class TestControls:
     @each("method", ["dpzv", "cascaded", "vafl"])
     def test_frozen_clients_stay_where_they_were(self, method: str) -> None:
         overrides = (f"method.name={method}", "control=frozen")
-        before, after = start_of(*overrides), ran(*overrides).federation.parameters()
+        before, after = start_of(*overrides), ran(*overrides).federation.parameters
         assert same(before["clients"], after["clients"])
         assert not same(before["server"], after["server"])
 
@@ -300,7 +300,7 @@ class TestControls:
         plain, control = (
             [
                 after - start
-                for after, start in zip(run.federation.parameters()["clients"], before, strict=True)
+                for after, start in zip(run.federation.parameters["clients"], before, strict=True)
             ]
             for run in (ran(*overrides), ran(*overrides, "control=random"))
         )

@@ -183,14 +183,14 @@ class TestBuilt:
         for one in range(4):
             for two in range(one):
                 assert not torch.equal(starts[one], starts[two])
-        assert same(first.parameters(), again.parameters())
-        assert not same(first.parameters(), other.parameters())
+        assert same(first.parameters, again.parameters)
+        assert not same(first.parameters, other.parameters)
 
     def test_the_global_generator_neither_decides_nor_is_moved(self) -> None:
         torch.manual_seed(0)
         first, state = made(), torch.random.get_rng_state()
         torch.manual_seed(1)
-        assert same(first.parameters(), made().parameters())
+        assert same(first.parameters, made().parameters)
         torch.manual_seed(0)
         assert torch.equal(torch.random.get_rng_state(), state)
 

@@ -84,7 +84,7 @@ def test_a_client_that_was_stopped_makes_the_same_bytes_anew(timing: str) -> Non
         assert again.clients[1].ask() == frame
     state = first.clients[1].state()
     restored = fed.build(timing=timing, changes=KNOWN)
-    restored.clients[1].load({**state, "frame": None})
+    restored.clients[1].load({**state, "waiting": {**state["waiting"], "frame": None}})
     assert restored.clients[1].ask() == frame
 
 

@@ -180,10 +180,10 @@ def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) ->
     """Into a federation of other first parameters: all that decides predictions came along."""
     settings = config("split", **both(kind))
     federation = made(settings, 5)
-    checkpoint.save(tmp_path / "models", federation.parameters())
+    checkpoint.save(tmp_path / "models", federation.parameters)
     other = build(settings.model_copy(update={"seed": 8}), federation.data)
-    other.load_parameters(checkpoint.load(tmp_path / "models"))
-    assert same(federation.parameters(), other.parameters())
+    other.parameters = checkpoint.load(tmp_path / "models")
+    assert same(federation.parameters, other.parameters)
     for index, (one, two) in enumerate(zip(federation.models, other.models, strict=True)):
         rows = federation.data.features[index]["test"]
         assert torch.equal(one(rows), two(rows))
@@ -207,7 +207,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     federation.server.score("test")
     for one in (federation, other):
         go_on(one, 3)
-    assert same(federation.parameters(), other.parameters())
+    assert same(federation.parameters, other.parameters)
     assert torch.equal(federation.server.side.table.values, other.server.side.table.values)
 
 

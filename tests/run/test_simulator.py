@@ -284,7 +284,7 @@ def test_losses_do_not_change_what_is_learnt_in_step_or_alone(
     lossy, again = fed.ran(method, timing, {**changes, **LOSSY}, of=data)
     assert lossy.simulator.traffic.lost > 2
     assert lossy.simulator.now > plain.simulator.now
-    assert fed.differences(plain.parameters(), lossy.parameters()) == []
+    assert fed.differences(plain.parameters, lossy.parameters) == []
     assert fed.differences(plain.server.state(), lossy.server.state()) == []
     if parties == 1:
         assert {frame for *_, frame in tape.seen} == {frame for *_, frame in again.seen}

@@ -163,7 +163,7 @@ def test_a_resumed_run_goes_on_bit_by_bit() -> None:
         second = federations.build(method, None, changes)
         second.load(federations.copied(first.state()))
         federations.go_on(second)
-        assert not federations.differences(whole.parameters(), second.parameters())
+        assert not federations.differences(whole.parameters, second.parameters)
 
 
 def test_a_guarantee_names_a_function_as_an_assumption() -> None:

@@ -101,7 +101,8 @@ def _served(config: ServeConfig) -> dict[str, Any]:
     serves = f"serves {served.name}"
     is_open = threading.Event()
     health = watched("health", served.health, lambda: is_open.is_set() and service.failure is None)
-    with health, service, stop_requests() as stopped:
+    # Whoever asks while the job is read back is heard once it is.
+    with stop_requests() as stopped, health, service:
         with (
             listening(errors, serves, served, credentials, service, service.run) as net,
             watched("served", served.metrics, service, net, served.name, credentials.name),

@@ -246,7 +246,7 @@ def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
     for name in ("last", "best"):
         if folder.has(name):
             state = folder.load(name)
-            federation.load_parameters(state.get("parameters", state))
+            federation.parameters = state.get("parameters", state)
             measured += _at(federation, config.method, stream.child(name), repeats)
     if not measured:
         raise RunError(f"{folder.path} holds no checkpoint; finish the run with --resume")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from vertizo.core import kernels
 from vertizo.core.arrays import Scalar
 from vertizo.core.lazy_import import torch
+from vertizo.core.state import Stateful
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,18 +79,11 @@ class Penalty(Protocol):
         """``λ ∂g/∂w`` there; an estimate goes along the directions of the loss's."""
 
 
-class Optimizer:
+class Optimizer(Stateful):
     """Changes parameters by a gradient: not at all, unless a derived class does."""
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
 
 
 class Frozen(Optimizer):
@@ -125,8 +119,7 @@ class _Descent(Optimizer):
     """A rate η that falls as ``decay`` says, and a regulariser: λ/2 ‖w‖² of ``weight_decay`` λ, or
     any other ``penalty``."""
 
-    _counts = "steps"
-    """What a checkpoint calls the number of steps."""
+    STATE: ClassVar[tuple[str, ...]] = ("_steps",)
 
     def __init__(
         self,
@@ -144,14 +137,6 @@ class _Descent(Optimizer):
         self._steps += 1
         return self.learning_rate * share
 
-    def state(self) -> dict[str, Tensor]:
-        """The steps made."""
-        return {self._counts: torch.tensor(self._steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._steps = int(state[self._counts])
-
 
 class Sgd(_Descent):
     """``v ← m v + g + λ w``, ``w ← w − η v``; without momentum no velocity is held. A penalty's
@@ -160,7 +145,7 @@ class Sgd(_Descent):
     η is the learning rate and m, in [0, 1), the momentum.
     """
 
-    _counts = "sgd_steps"
+    STATE = ("_velocity",)
 
     def __init__(
         self,
@@ -202,18 +187,6 @@ class Sgd(_Descent):
             penalised.add_to(velocity, 1.0)
         add(parameters, velocity, -rate)
 
-    def state(self) -> dict[str, Tensor]:
-        """The velocity, once there is one, and the steps made where they matter."""
-        state = {} if self._velocity is None else {"velocity": self._velocity}
-        return state if self._decay is None else state | super().state()
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        velocity = state.get("velocity")
-        self._velocity = None if velocity is None else velocity.clone()
-        if self._decay is not None:
-            super().load(state)
-
 
 class Adam(_Descent):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, Algorithm 2).
@@ -223,7 +196,7 @@ class Adam(_Descent):
     penalty's gradient takes the place of λ w.
     """
 
-    _counts = "adam_steps"
+    STATE = ("_mean", "_square")
 
     def __init__(
         self,
@@ -257,20 +230,6 @@ class Adam(_Descent):
         scale = (square / (1 - beta2**self._steps)).sqrt_().add_(ADAM_FLOOR)
         parameters.addcdiv_(mean, scale, value=-rate / (1 - beta1**self._steps))
 
-    def state(self) -> dict[str, Tensor]:
-        """Both means, once there are some, and the steps made."""
-        state = super().state()
-        if self._mean is not None and self._square is not None:
-            state |= {"mean": self._mean, "square": self._square}
-        return state
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        super().load(state)
-        mean, square = state.get("mean"), state.get("square")
-        self._mean = None if mean is None else mean.clone()
-        self._square = None if square is None else square.clone()
-
 
 def _beside(parameters: Tensor, held: Tensor | None) -> Tensor:
     """What an optimiser holds, where the parameters are: a checkpoint's is the processor's."""
@@ -284,6 +243,8 @@ class RandomUpdates(Optimizer):
     independent of everything else.
     """
 
+    STATE = ("_inner", "_steps")
+
     def __init__(self, inner: Optimizer, draw: Callable[[int, Scalar], Gradient]) -> None:
         self._inner, self._draw, self._steps = inner, draw, 0
 
@@ -291,12 +252,3 @@ class RandomUpdates(Optimizer):
         """One step of the gradient's length in a random direction."""
         self._inner.step(parameters, self._draw(self._steps, gradient.norm()))
         self._steps += 1
-
-    def state(self) -> dict[str, Tensor]:
-        """The inner optimiser's, and how many directions were drawn."""
-        return {**self._inner.state(), "random_steps": torch.tensor(self._steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._steps = int(state["random_steps"])
-        self._inner.load(state)

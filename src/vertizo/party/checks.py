@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -167,12 +166,6 @@ class Peer:
     def brought(self) -> Frame | None:
         """The last query that brought tangents, if there was one."""
         return self.query if self.full is None else self.full
-
-    def state(self) -> list[Any]:
-        """What a checkpoint must hold."""
-        frames = (self.query, self.reply, self.full)
-        query, reply, full = (None if frame is None else bytes(frame) for frame in frames)
-        return [self.next_number, query, reply, self.digest, full]
 
 
 def with_tangents(query: Query, before: Query | None) -> Query:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vertizo.core import arrays, kernels
 from vertizo.core.errors import ConflictError, UnknownPartyError
+from vertizo.core.state import Stateful
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.augmentation import Augmentation
@@ -49,7 +50,7 @@ class OpenQuery:
 
 
 @dataclass(eq=False, kw_only=True)
-class ClientParty:
+class ClientParty(Stateful):
     """A feature holder.
 
     What it is doing is all in ``_open``::
@@ -58,7 +59,11 @@ class ClientParty:
         None                     makes a query  refused          what was open     stays None
         a query with its frame   same bytes     None, next one   refused           None
         a query without a frame  makes a query  None, next one   what was open     None
+
+    Its state lacks model and optimiser, which drivers keep.
     """
+
+    STATE = ("answered", "_waiting", "received")
 
     index: int
     """Which client it is, from 0."""
@@ -274,21 +279,19 @@ class ClientParty:
         codec = self.up if self.received is None else NoCompression()
         return wire.encode(Upload(self.index, purpose, ids, embeddings.unsqueeze(0)), codec)
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, beside model and optimiser."""
-        known = {} if self.received is None else self.received.state()
-        ids = batch = frame = None
-        if self._open is not None:
-            ids, batch = self._open.batch.ids, self._open.batch.batch
-            frame = None if self._open.frame is None else bytes(self._open.frame)
-        state = {"answered": self.answered, "ids": ids, "batch": batch}
-        return {**state, "frame": frame, "known": known}
+    @property
+    def _waiting(self) -> Mapping[str, Any] | None:
+        """Records and frame of the open query."""
+        opened = self._open
+        if opened is None:
+            return None
+        frame = None if opened.frame is None else bytes(opened.frame)
+        return {"ids": opened.batch.ids, "batch": opened.batch.batch, "frame": frame}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, an open query included."""
-        self.answered, self._open = state["answered"], None
-        if state["ids"] is not None:
-            batch = Batch(self.answered, state["ids"], state["batch"])
-            self._open = OpenQuery(batch, frame=state["frame"])
-        if self.received is not None:
-            self.received.load(state["known"])
+    @_waiting.setter
+    def _waiting(self, kept: Mapping[str, Any] | None) -> None:
+        if kept is None:
+            self._open = None
+        else:
+            batch = Batch(self.answered, kept["ids"], kept["batch"])
+            self._open = OpenQuery(batch, frame=kept["frame"])

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vertizo.core.state import Stateful
 from vertizo.models.base import Points, State
 from vertizo.models.losses import Classification, Quantile, Regression
 from vertizo.party.metrics import Scores, quality
@@ -79,7 +80,7 @@ class FinalHead(Protocol):
         """Predict as the head of that state; KeyError, TypeError or ValueError if it is no such."""
 
 
-class Served:
+class Served(Stateful):
     """The server's model itself, as a head among others to choose from."""
 
     combines = True
@@ -94,19 +95,14 @@ class Served:
         """As of a `FinalHead`."""
         return self._model.logits(rows).cpu()
 
-    def state(self) -> State:
-        """Nothing, as what keeps the model has it."""
-        return {}
 
-    def load(self, state: State) -> None:
-        """Nothing."""
-
-
-class Chosen:
+class Chosen(Stateful):
     """The one of several heads, by name, that predicts validation records best; ties by order.
 
     The first one until `choose` was called.
     """
+
+    STATE = ("kind", "head")
 
     def __init__(self, heads: Mapping[str, FinalHead]) -> None:
         self.heads = heads
@@ -115,13 +111,18 @@ class Chosen:
         """Of each head, figures of validation records."""
 
     @property
+    def head(self) -> FinalHead:
+        """The one that was chosen."""
+        return self.heads[self.kind]
+
+    @property
     def combines(self) -> bool:
         """As of the head that was chosen."""
-        return self.heads[self.kind].combines
+        return self.head.combines
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """The one that was chosen; to choose, `heads` are fitted one by one."""
-        self.heads[self.kind].fit(rows, labels, weights)
+        self.head.fit(rows, labels, weights)
 
     def choose(self, tried: Mapping[str, Scores]) -> None:
         """Take the best by figures of validation records (`vertizo.party.metrics.quality`)."""
@@ -130,20 +131,7 @@ class Chosen:
 
     def logits(self, rows: Tensor) -> Tensor:
         """As of a `FinalHead`."""
-        return self.heads[self.kind].logits(rows)
-
-    def state(self) -> State:
-        """As of a `FinalHead`."""
-        return {"kind": self.kind, "head": self.heads[self.kind].state()}
-
-    def load(self, state: State) -> None:
-        """As of a `FinalHead`."""
-        if not isinstance(state, dict):
-            raise TypeError("the state of another kind of head")
-        if state["kind"] not in self.heads:
-            raise ValueError(f"a head {state['kind']!r}, which is none of these")
-        self.kind = state["kind"]
-        self.heads[self.kind].load(state["head"])
+        return self.head.logits(rows)
 
 
 class Fitted:

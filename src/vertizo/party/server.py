@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,13 +18,14 @@ from vertizo.core.errors import (
     UnknownPartyError,
 )
 from vertizo.core.names import Head
+from vertizo.core.state import Stateful
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted, with_tangents
 from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores
 from vertizo.party.private_updates import Schedule, SecretSgd
 from vertizo.party.scoring import Scoring
-from vertizo.party.server_model import ServerSide, TrainingMeter
+from vertizo.party.server_model import ServerSide
 from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
 from vertizo.privacy.labels.private_labels import LabelMaker
@@ -42,8 +42,25 @@ Replies = list[tuple[int, wire.Frame]]
 
 
 @dataclass(eq=False, kw_only=True)
-class ServerParty:
-    """The label holder."""
+class ServerParty(Stateful):
+    """The label holder. Its state lacks the server model's parameters, which drivers keep."""
+
+    STATE = (
+        "round",
+        "_secret_steps",
+        "_peers",
+        "staleness",
+        "side.table",
+        "side.plan",
+        "side.update",
+        "side.meter",
+        "feedback",
+        "received",
+        "_uploads",
+        "_is_final",
+        "_final_rows",
+        "_private_labels",
+    )
 
     side: ServerSide
     """What it trains with."""
@@ -83,7 +100,7 @@ class ServerParty:
         """Server steps made: queries answered, or synchronous rounds completed."""
         self.staleness, self.clients = Staleness(), len(dims)
         self._order: wire.Order | None = self._named if self.known else None
-        self._steps = 0
+        self._secret_steps = 0
         self._is_final = False
         self._seen: dict[Purpose, Tensor] = {}
         self._peers, self._open = [Peer() for _ in dims], list[Query]()
@@ -238,10 +255,10 @@ class ServerParty:
             return
         update, records = side.update, len(side.table.values)
         assert isinstance(update, SecretSgd)
-        while self._steps < schedule.due(self.round):
-            number = self._steps
+        while self._secret_steps < schedule.due(self.round):
+            number = self._secret_steps
             side.plan.begin_step(number)
-            self._steps += 1
+            self._secret_steps += 1
             ids, count = update.sample(number, records)
             joined, labels = side.table.points(ids).rows, arrays.rows(side.labels, ids)
             weights = side.weights_of(ids)
@@ -255,7 +272,7 @@ class ServerParty:
         on a secret sample takes the number of one that was charged.
         """
         self.side.plan.settle()
-        self._steps = max(self._steps, self.side.plan.steps)
+        self._secret_steps = max(self._secret_steps, self.side.plan.steps)
         for client, peer in enumerate(self._peers):
             stored = self.side.plan.answered(client)
             if stored is not None and stored.number >= peer.next_number:
@@ -357,43 +374,28 @@ class ServerParty:
         self.scoring.fit_head(self.used("train"), self._seen.get("validation"))
         return self.scoring.score("test", self._seen["test"], "raw") if "test" in self._seen else {}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, beside the server model's parameters."""
-        return {
-            "round": self.round,
-            "secret_steps": self._steps,
-            "peers": [peer.state() for peer in self._peers],
-            "staleness": asdict(self.staleness.read()),
-            "table": self.side.table.state(),
-            "plan": self.side.plan.state(),
-            "update": self.side.update.state(),
-            "meter": asdict(self.side.meter.read()),
-            "lost": [feedback.state() for feedback in self.feedback],
-            "known": [received.state() for received in self.received],
-            "uploads": self._uploads.state(),
-            "final": [self._is_final, self._seen if self._is_final else {}],
-            "labels": None if self.private_labels is None else self.side.labels,
-        }
+    @property
+    def _final_rows(self) -> Mapping[Purpose, Tensor]:
+        """What a raw head needs again of what was uploaded, once nothing else will come."""
+        return self._seen if self._is_final else {}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.round, self._steps = state["round"], state["secret_steps"]
-        self._peers = [Peer(*peer) for peer in state["peers"]]
-        self.staleness = Staleness(**state["staleness"])
-        self.side.meter = TrainingMeter(**state["meter"])
-        self.side.table.load(state["table"])
-        self.side.plan.load(state["plan"])
-        self.side.update.load(state["update"])
-        for feedback, lost in zip(self.feedback, state["lost"], strict=True):
-            feedback.load(lost)
-        for received, known in zip(self.received, state["known"], strict=True):
-            received.load(known)
-        if "uploads" in state:  # earlier versions asked for them again
-            self._uploads.load(state["uploads"])
-        self._is_final, seen = state["final"]
-        self._seen = {"test": seen} if isinstance(seen, Tensor) else dict(seen or {})
-        if self.private_labels is not None:
-            self.side.learn(state["labels"])
+    @_final_rows.setter
+    def _final_rows(self, rows: Mapping[Purpose, Tensor]) -> None:
+        self._seen = dict(rows)
+
+    @property
+    def _private_labels(self) -> Tensor | None:
+        """The labels that were made once and privately, once they are there."""
+        made = self.private_labels is not None and len(self.side.labels)
+        return self.side.labels if made else None
+
+    @_private_labels.setter
+    def _private_labels(self, labels: Tensor | None) -> None:
+        if labels is not None:
+            self.side.learn(labels)
+
+    def restored(self) -> None:
+        """Take in again the queries that wait for others of their synchronous round."""
         self._open = [
             self._checks.accept(wire.decode(peer.query, self.up, Query, order=self._order))
             for peer in self._peers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from vertizo.core import arrays
 from vertizo.core.arrays import Scalar
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.core.state import Stateful
 from vertizo.methods.base import Method, Outcome
 from vertizo.models import base
 from vertizo.models.base import DifferentiableModel, Model, Points, RecordGradients
@@ -142,8 +144,10 @@ class Evaluation:
 
 
 @dataclass
-class TrainingMeter:
+class TrainingMeter(Stateful):
     """Running sums over rounds, for the server's owner; nothing of it is ever sent."""
+
+    STATE = ("records", "loss", "correct")
 
     records: int = 0
     loss: float = 0.0
@@ -166,6 +170,10 @@ class TrainingMeter:
             self.loss += float(np.add.reduce(losses.numpy()))
             self.correct += correct
 
+    def state(self) -> dict[str, Any]:
+        """As of `read`."""
+        return super(TrainingMeter, self.read()).state()
+
     def read(self) -> TrainingMeter:
         """With what is on a card; this waits for it."""
         if self._unread is not None:
@@ -180,7 +188,7 @@ class TrainingMeter:
         self.records, self.loss, self.correct = 0, 0.0, 0
 
 
-class ServerUpdate:
+class ServerUpdate(Stateful):
     """One way to train the server model on the batch that was just answered: this one does not."""
 
     is_private = False
@@ -196,13 +204,6 @@ class ServerUpdate:
         """Move the model. ``joined`` is where perturbed losses are taken: the point that
         ``evaluation`` differentiates at, but for `Method.server_perturbs_clients`."""
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-
 
 class NoUpdate(ServerUpdate):
     """The server model stays as it was initialised: replies are all that depends on labels."""
@@ -214,30 +215,16 @@ class NoUpdate(ServerUpdate):
 class Optimised(ServerUpdate):
     """An update by an optimiser, which is all that a checkpoint must hold of it."""
 
+    STATE = ("optimizer",)
+
     optimizer: Optimizer
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's."""
-        return self.optimizer.state()
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self.optimizer.load(state)
 
 
 class StepCountingUpdate(Optimised):
     """One that draws a direction, or noise, by the number of its step."""
 
+    STATE = ("steps",)
     steps = 0
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's, and how many steps were made."""
-        return {**super().state(), "steps": torch.tensor(self.steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self.steps = int(state["steps"])
-        super().load(state)
 
 
 @dataclass(eq=False)

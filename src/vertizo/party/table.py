@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from vertizo.core import arrays, kernels, memory
 from vertizo.core.arrays import Scalar, card
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join
+from vertizo.core.state import Stateful
 from vertizo.models.base import Points
 from vertizo.party import storage
 from vertizo.party.checks import CPU
@@ -26,13 +28,15 @@ UNHELD = 2
 """References to an object that one attribute holds, that to the function that counts included."""
 
 
-class EmbeddingTable:
+class EmbeddingTable(Stateful):
     """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
 
     In memory, in a mapped file where it is large (`vertizo.party.storage`), or on a card. Joined
     side by side, summed or averaged, and with the label holder's ``own`` features, [records,
     columns], behind, a row is the server model's input.
     """
+
+    STATE = ("values", "refreshed")
 
     def __init__(
         self,
@@ -161,22 +165,15 @@ class EmbeddingTable:
             return gradient.narrow(-1, self._start[client], self.dims[client])
         return gradient if self.join == "sum" else gradient / len(self.dims)
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        return {"values": self.values, "refreshed": self.refreshed}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self.values.copy_(state["values"])
-        self.refreshed.copy_(state["refreshed"])
-
 
 @dataclass
-class Staleness:
+class Staleness(Stateful):
     """Ages of the table entries that answers were computed from, other clients' entries only.
 
     What is recent began at the last `mark`, which noted total and count.
     """
+
+    STATE = ("total", "count", "largest", "marked_total", "marked_count", "recent_largest")
 
     total: int = 0
     count: int = 0
@@ -202,6 +199,10 @@ class Staleness:
         self.total += total
         self.largest = max(self.largest, oldest)
         self.recent_largest = max(self.recent_largest, oldest)
+
+    def state(self) -> dict[str, Any]:
+        """As of `read`."""
+        return super(Staleness, self.read()).state()
 
     def read(self) -> Staleness:
         """With what is on a card; this waits for it."""

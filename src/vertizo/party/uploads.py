@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from vertizo.core.errors import RefusedError, RepeatedRecordError
+from vertizo.core.state import Stateful
 from vertizo.party.checks import Watch, check_values, ids_in_range
 from vertizo.protocol.messages import Purpose, Upload
 
 
 @dataclass(eq=False)
-class Uploads:
-    """What came of each partition so far."""
+class Uploads(Stateful):
+    """What came of each partition so far. Rows that the table keeps are no part of its state."""
+
+    STATE = ("_rows", "_pieces")
 
     dims: Sequence[int]
     """d_h of every client, in order."""
@@ -72,12 +74,11 @@ class Uploads:
         """What came of a partition is asked for again."""
         self._there = {key: there for key, there in self._there.items() if key[1] != purpose}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold; the table's rows are the table's."""
-        there = [[*key, rows] for key, rows in self._there.items() if key[1] in self._rows]
-        return {"rows": self._rows, "there": there}
+    @property
+    def _pieces(self) -> list[tuple[int, Purpose, Tensor]]:
+        """Which rows came: [client, partition, bool for each row]."""
+        return [(*key, there) for key, there in self._there.items() if key[1] in self._rows]
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
-        self._rows = dict(state["rows"])
-        self._there = {(client, purpose): rows for client, purpose, rows in state["there"]}
+    @_pieces.setter
+    def _pieces(self, pieces: Sequence[tuple[int, Purpose, Tensor]]) -> None:
+        self._there = {(client, purpose): there for client, purpose, there in pieces}

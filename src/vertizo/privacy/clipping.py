@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vertizo.core.lazy_import import torch
+from vertizo.core.state import Stateful
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,8 +59,10 @@ class Clip:
         return moved(self.norm)
 
 
-class CountedClip:
+class CountedClip(Stateful):
     """`Clip` of each record's row; it counts those that it changed, for the server's own eyes."""
+
+    STATE = ("counts",)
 
     def __init__(self, norm: float) -> None:
         self.clip = Clip(norm)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vertizo.core.randomness import Stream
 from vertizo.privacy.options import PrivacyConfig
@@ -22,17 +20,19 @@ class OwnMechanism(NoPrivacy):
     heed. Releases are divided by the nominal batch size.
     """
 
+    STATE = ("_made",)
+
     def __init__(self, options: PrivacyConfig, batch_size: int, stream: Stream) -> None:
         super().__init__(batch_size)
         self.options = options
         self.batch_size = batch_size
         self._stream = stream
-        self._made = torch.zeros((), dtype=torch.int64)
+        self._made = 0
 
     def generator(self) -> np.random.Generator:
         """Fresh randomness for one release; a resumed run continues with the next."""
         self._made += 1
-        return self._stream.generator(int(self._made) - 1)
+        return self._stream.generator(self._made - 1)
 
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
@@ -40,11 +40,3 @@ class OwnMechanism(NoPrivacy):
         """None: a mechanism of one's own is not accounted."""
         name = self.options.mechanism
         return Statement("none", f"No privacy guarantee: privacy.mechanism {name!r} declares none.")
-
-    def state(self) -> dict[str, Tensor]:
-        """How many releases were made."""
-        return {"made": self._made}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from there."""
-        self._made.copy_(state["made"])

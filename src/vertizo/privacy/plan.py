@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.state import Stateful
 from vertizo.core.validate import fraction
 from vertizo.privacy.accounting import guarantee, label_advantage
 from vertizo.privacy.accounting.events import Charges, Releases
@@ -48,7 +49,7 @@ class Answer:
     reply: Frame
 
 
-class Plan(ABC):
+class Plan(Stateful, ABC):
     """What per-record values pass through on their way out.
 
     Every plan must say how it charges and what it releases; the rest has harmless defaults.
@@ -119,13 +120,6 @@ class Plan(ABC):
         """Share of values that the clip changed so far; for the server's own eyes."""
         return None
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint of a simulation must hold."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:  # noqa: B027 - may do nothing
-        """Continue from ``state``."""
-
 
 class NoPrivacy(Plan):
     """Values pass unchanged but for the division by B, and nothing is charged."""
@@ -157,6 +151,8 @@ class NoPrivacy(Plan):
 class ClippedOnly(NoPrivacy):
     """Values are clipped and carry no noise: what the clip alone costs, and no privacy."""
 
+    STATE = ("_clip",)
+
     def __init__(self, batch_size: int, clip_norm: float) -> None:
         super().__init__(batch_size)
         self._clip = CountedClip(clip_norm)
@@ -183,14 +179,6 @@ class ClippedOnly(NoPrivacy):
             "and carry no noise."
         )
         return Statement("none", words, clip=self._clip.clip.norm)
-
-    def state(self) -> dict[str, Tensor]:
-        """How much was clipped."""
-        return {"clipped": self._clip.counts}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from ``state``."""
-        self._clip.counts = state["clipped"].clone()
 
 
 NOT_COVERED = ("validation records", "test records")
@@ -240,6 +228,7 @@ class ClippedGaussian(Plan):
         by_formula: whether the noise was calibrated by that formula, and is to be reported so.
     """
 
+    STATE = ("_made", "_clip", "_ledger")
     tolerant = True
     _ledger: Ledger
 
@@ -355,14 +344,3 @@ class ClippedGaussian(Plan):
             not_covered=NOT_COVERED,
         )
         return replace(bounded, words=_bounded_words(bounded))
-
-    def state(self) -> dict[str, Tensor]:
-        """Counts; never the noise."""
-        counters = torch.cat([torch.tensor([self._made]), self._clip.counts.cpu()])
-        return {"counters": counters, **self._ledger.state()}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from ``state``."""
-        self._made = int(state["counters"][0])
-        self._clip.counts = state["counters"][1:].clone()
-        self._ledger.load(state)

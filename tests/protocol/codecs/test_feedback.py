@@ -100,8 +100,8 @@ def test_what_cannot_be_coded_leaves_no_lasting_damage() -> None:
 
 def test_its_state_is_a_copy_from_then_on() -> None:
     one, two, third = Feedback(9), Feedback(9), Feedback(9)
-    assert one.state() == {}
-    two.load({})
+    assert one.state() == {"owed": None}
+    two.load({"owed": None})
     array = normal(0, 3, 8)
     sent(one, Sign(), IDS, array)
     sent(third, Sign(), IDS, array)
@@ -109,8 +109,8 @@ def test_its_state_is_a_copy_from_then_on() -> None:
     expected = sent(third, Sign(), IDS, array)
     for feedback in (one, two):
         assert torch.equal(sent(feedback, Sign(), IDS, array), expected)
-    two.load({})
-    assert two.state() == {}
+    two.load({"owed": None})
+    assert two.state() == {"owed": None}
 
 
 ROUGH: dict[str, dict[str, Any]] = {
@@ -139,15 +139,15 @@ def test_a_run_with_feedback_goes_on_bit_by_bit(tmp_path: Path, way: str) -> Non
             assert not fed.differences(whole.state(), second.state()), (method, rounds)
 
         owed = whole.state()
-        clients = [bool(client["known"]) for client in owed["clients"]]
+        clients = [bool(client["received"]) for client in owed["clients"]]
         assert clients == [way != "down"] * 3, method
-        assert len(owed["server"]["known"]) == (0 if way == "down" else 3), method
-        for client, known in zip(owed["clients"], owed["server"]["known"], strict=False):
-            assert torch.equal(client["known"]["rows"], known["rows"]), method
-        lost = [bool(lost) for lost in owed["server"]["lost"]]
+        assert len(owed["server"]["received"]) == (0 if way == "down" else 3), method
+        for client, known in zip(owed["clients"], owed["server"]["received"], strict=False):
+            assert torch.equal(client["received"]["rows"], known["rows"]), method
+        lost = [lost["owed"] is not None for lost in owed["server"]["feedback"]]
         assert lost == ([True] * 3 if way != "up" else []), method
         forgetful, _ = fed.ran(method, changes=more)
-        assert fed.differences(whole.parameters(), forgetful.parameters()), method
+        assert fed.differences(whole.parameters, forgetful.parameters), method
 
 
 def error_of_the_table(feedback: str, method: str, up: dict[str, Any]) -> float:
@@ -213,8 +213,8 @@ def test_messages_sent_again_are_absorbed_once() -> None:
     frame = fed.ask(federation, 0)
     ((_, answer),) = federation.server.receive(frame)
     held = fed.server_holds(federation)
-    assert held["party"]["lost"][0]["owed"].any()
-    assert not held["party"]["lost"][1]
+    assert held["party"]["feedback"][0]["owed"].any()
+    assert held["party"]["feedback"][1]["owed"] is None
     for _ in range(3):
         assert federation.server.receive(frame) == [(0, answer)]
     assert not fed.differences(held, fed.server_holds(federation))
@@ -242,5 +242,5 @@ def test_noise_is_added_before_anything_is_coded() -> None:
     plain = federation.models[0](federation.data.features[0]["train"][query.ids])
     released = client.noise.release(0, plain.unsqueeze(0))
     assert torch.equal(query.embeddings, fed.back(codec, released))
-    known = client.state()["known"]["rows"][query.ids]
+    known = client.state()["received"]["rows"][query.ids]
     assert torch.equal(known, query.embeddings[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -123,7 +125,7 @@ class FinalModel(Scripted):
         joined[0, : len(row)] = row
         labels = self._setting.labels_of(ids, world)
         labels[1:], weights = 0, side.weights_of(ids)
-        state = {key: value.clone() for key, value in update.state().items()}
+        state = deepcopy(update.state())
         start = side.model.parameters.clone()
         with np.errstate(all="ignore"):
             if isinstance(update, SecretSgd):

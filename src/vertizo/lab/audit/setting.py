@@ -128,8 +128,8 @@ class Setting:
             self._made[world] = made, deepcopy(made.state())
         server, state = self._made[world]
         server.load(state)
-        if "counters" in (plan := server.side.plan.state()):
-            plan["counters"][0] = seed >> 2  # a release's number decides its noise
+        if "made" in (plan := server.side.plan.state()):
+            plan["made"] = seed >> 2  # a release's number decides its noise
             server.side.plan.load(plan)
         return server
 

@@ -27,10 +27,11 @@ from vertizo.core.errors import (
     WireError,
 )
 from vertizo.core.randomness import Stream
+from vertizo.core.state import Stateful
 from vertizo.core.version import VERSION
 from vertizo.data import party_table
 from vertizo.data.prepare import prepare
-from vertizo.models.base import copied
+from vertizo.models.base import Model, copied
 from vertizo.network.serving import frames
 from vertizo.network.serving.client_folder import ClientFolder
 from vertizo.network.serving.frames import (
@@ -87,12 +88,14 @@ class Joined(NamedTuple):
     """When, by this machine's clock, in UTC; empty in jobs of older versions."""
 
 
-class Member:
+class Member(Stateful):
     """Takes part in one job, from its beginning or from where its folder says it was.
 
     ``progress`` is called after each answer. Entering and `run` raise a UserError of one line that
     says what does not fit.
     """
+
+    STATE = ("made.party", "_parameters", "made.optimizer", "_sent", "_received", "_uses")
 
     def __init__(
         self,
@@ -203,11 +206,9 @@ class Member:
     def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
         party = self.made.party
         with self._store.going_on():
-            party.load(state["party"])
-            self.made.model.load(state["parameters"])
-            self.made.optimizer.load(state["optimizer"])
-            self._sent, self._received = state["traffic"]
-            self._uses = state["uses"]
+            if not state["uses"].any():  # it has asked nothing: its table may be another by now
+                state |= {"party": party.state(), "uses": self._uses}
+            self.load(state)
         with np.errstate(all="ignore"):
             for kind, body in journal:
                 if kind == QUERY:
@@ -228,16 +229,13 @@ class Member:
                 if not is_noted:
                     self._count_uses()
 
+    @property
+    def _parameters(self) -> Model:
+        """The model, which keeps them."""
+        return self.made.model
+
     def _save(self) -> None:
-        self._store.save(
-            {
-                "party": self.made.party.state(),
-                "parameters": self.made.model.state(),
-                "optimizer": self.made.optimizer.state(),
-                "traffic": [self._sent, self._received],
-                "uses": self._uses,
-            }
-        )
+        self._store.save(self.state())
 
     # The loop.
 

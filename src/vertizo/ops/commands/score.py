@@ -103,8 +103,8 @@ def _as_label_holder(
     own = None if model.own is None else _keyed(config, data, table, notice)
     service = ScoringService(config, model, own, notice)
     with (
-        closing(Scorer(service, scoring, served.folder, notice)) as scorer,
         stop_requests() as stopped,
+        closing(Scorer(service, scoring, served.folder, notice)) as scorer,
         health_at(served.health, lambda: service.is_ready),
         listening(errors, f"scores by {model.job}", served, credentials, service, model.job) as net,
         http_at(scoring, scorer) as http,

@@ -26,7 +26,6 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, SupportsBytes
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from vertizo.core.errors import (
@@ -36,6 +35,7 @@ from vertizo.core.errors import (
     UnknownPartyError,
     UnknownRecordError,
 )
+from vertizo.core.state import Stateful
 from vertizo.core.validate import non_negative
 from vertizo.privacy.accounting.events import Charges, LedgerBudget
 from vertizo.privacy.accounting.gaussian import mu_of_units
@@ -71,7 +71,7 @@ class Answered:
     reply: bytes
 
 
-class Ledger(ABC):
+class Ledger(Stateful, ABC):
     """Knows what every record was charged, and refuses what would overspend.
 
     ``charged`` holds units, [clients, records]; ``share`` is how many one record may be charged
@@ -146,24 +146,18 @@ class Ledger(ABC):
             BudgetError: all steps were made.
         """
 
-    def settle(self) -> None:  # noqa: B027 - may do nothing
+    def settle(self) -> None:
         """A resumed run has repeated what it will repeat: the rest is charged as new."""
 
     def answered(self, client: int) -> Answered | None:
         """The last answered query of a client in this run, if the ledger outlives its process."""
         return None
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint of a simulation must hold; a durable ledger is no part of any."""
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:  # noqa: B027 - may do nothing
-        """Continue from ``state``."""
-
 
 class MemoryLedger(Ledger):
     """For simulations, whose guarantee is that of one run; ``steps`` secret steps may be made."""
 
+    STATE = ("charged", "steps")
     counted = "this run alone; tuning is not counted"
     steps = 0
 
@@ -184,15 +178,6 @@ class MemoryLedger(Ledger):
         if number != self.steps:
             raise BudgetError(f"secret step {number}; {self.steps} is the next one")
         self.steps += 1
-
-    def state(self) -> dict[str, Tensor]:
-        """As of a `Ledger`."""
-        return {"spent": torch.from_numpy(self.charged), "steps": torch.tensor(self.steps)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """As of a `Ledger`."""
-        self.charged[...] = state["spent"].numpy()
-        self.steps = int(state["steps"])
 
 
 def digest(frame: bytes) -> bytes:

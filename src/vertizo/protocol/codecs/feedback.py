@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from vertizo.core.lazy_import import torch
 from vertizo.core.randomness import Stream
+from vertizo.core.state import Stateful
 from vertizo.protocol.codecs.base import Codec
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ MOST = 0.9
 """Share of an array's square that a codec may lose for feedback to settle."""
 
 
-class Received:
+class Received(Stateful):
     """What the receiver of one client's embeddings has of each record; kept on both sides alike."""
+
+    STATE = ("_rows",)
 
     def __init__(self, records: int, dim: int) -> None:
         self._rows = torch.zeros(records, dim)
@@ -40,17 +43,11 @@ class Received:
         """Embeddings [points, batch, d_h] have arrived; of several points their middle is kept."""
         self._rows.index_copy_(0, ids, embeddings.mean(0))
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        return {"rows": self._rows}
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._rows.copy_(state["rows"])
-
-
-class Feedback:
+class Feedback(Stateful):
     """What one sender still owes for each record's replies."""
+
+    STATE = ("_owed",)
 
     def __init__(self, records: int) -> None:
         self._records = records
@@ -69,15 +66,6 @@ class Feedback:
         """
         assert self._owed is not None
         self._owed.index_copy_(0, ids, (wanted - sent).nan_to_num_(0.0, 0.0, 0.0))
-
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        return {} if self._owed is None else {"owed": self._owed}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        owed = state.get("owed")
-        self._owed = None if owed is None else owed.clone()
 
 
 def loss_of(codec: Codec, batch: int) -> float:

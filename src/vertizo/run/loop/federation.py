@@ -11,6 +11,7 @@ from typing import Any
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.core.state import Stateful
 from vertizo.core.suggestions import nearest
 from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
@@ -32,8 +33,10 @@ from vertizo.run.loop.simulator import Observer, Simulator
 
 
 @dataclass
-class Federation:
+class Federation(Stateful):
     """The parties, the simulator that runs them, and what a checkpoint needs of both."""
+
+    STATE = ("parameters", "optimizers", "clients", "server", "simulator")
 
     config: ExperimentConfig
     """Complete."""
@@ -103,42 +106,23 @@ class Federation:
         noise = self.embedding_noise
         return self.statement().as_dict() | {"embedding_noise": noise and noise.as_dict()}
 
+    @property
     def parameters(self) -> dict[str, Any]:
-        """The models alone: all parameters, and what else belongs to a model; live."""
+        """The models alone: all parameters, and what else belongs to a model; live.
+
+        They are put in place by assignment, which raises KeyError, TypeError or ValueError if they
+        are those of other models.
+        """
         return {
             "clients": [model.state() for model in self.models],
             "server": self.server.side.model.state(),
         }
 
-    def load_parameters(self, state: Mapping[str, Any]) -> None:
-        """Put the models' states in place.
-
-        Raises:
-            KeyError, TypeError, ValueError: they are those of other models.
-        """
+    @parameters.setter
+    def parameters(self, state: Mapping[str, Any]) -> None:
         for model, values in zip(self.models, state["clients"], strict=True):
             model.load(values)
         self.server.side.model.load(state["server"])
-
-    def state(self) -> dict[str, Any]:
-        """Everything a run needs to go on as if it had never stopped."""
-        return {
-            "parameters": self.parameters(),
-            "optimizers": [optimizer.state() for optimizer in self.optimizers],
-            "clients": [client.state() for client in self.clients],
-            "server": self.server.state(),
-            "simulator": self.simulator.state(),
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.load_parameters(state["parameters"])
-        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load(values)
-        for client, values in zip(self.clients, state["clients"], strict=True):
-            client.load(values)
-        self.server.load(state["server"])
-        self.simulator.load(state["simulator"])
 
 
 def build(

@@ -36,11 +36,13 @@ from typing import Any, Literal
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
+from vertizo.core.state import Stateful
 from vertizo.data.vertical import VerticalData
 from vertizo.party.checks import Vetted
 from vertizo.party.final_head import Chosen
 from vertizo.party.metrics import quality
 from vertizo.party.server import Replies, ServerParty
+from vertizo.party.server_model import ServerModel
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
@@ -89,8 +91,10 @@ class Job:
 
 
 @dataclass
-class Evaluations:
-    """Which evaluation is under way, and which was the best."""
+class Evaluations(Stateful):
+    """Which evaluation is under way, and which was the best; uploads are the party's."""
+
+    STATE = ("number", "purpose", "model", "waiting", "best")
 
     clients: int
     number: int = 0
@@ -118,26 +122,19 @@ class Evaluations:
         """End the current evaluation: it was scored, or given up."""
         self.purpose, self.waiting = None, set()
 
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint: everything but the uploaded embeddings."""
-        under_way = None if self.purpose is None else [self.purpose, self.model]
-        waiting = sorted(self.waiting)
-        here = {"number": self.number, "under_way": under_way, "waiting": waiting}
-        return here | {"best": self.best}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.number, self.best = state["number"], state["best"]
-        if self.best is not None:
-            assert {"number", "validation_loss"} <= self.best.keys(), "as it was scored"
-        self.end()
-        if state["under_way"] is not None:
-            self.purpose, self.model = state["under_way"]
-            self.waiting = set(state.get("waiting", range(self.clients)))
+    def restored(self) -> None:
+        """Refuse a best evaluation that was never scored."""
+        if self.best is not None and not {"number", "validation_loss"} <= self.best.keys():
+            raise ValueError("the best evaluation has no figures")
 
 
-class JobState:
-    """The state machine of one job, whose party has not yet done anything."""
+class JobState(Stateful):
+    """The state machine of one job, whose party has not yet done anything.
+
+    Clients are asked again for a table that was not complete at a checkpoint.
+    """
+
+    STATE = ("phase", "parameters", "job.party", "evaluations", "last", "scores", "stopping")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -390,30 +387,14 @@ class JobState:
 
     # Checkpoints.
 
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint; clients are asked again for a table that was not complete."""
-        return {
-            "phase": self.phase,
-            "parameters": self.job.party.side.model.state(),
-            "party": self.job.party.state(),
-            "evaluations": self.evaluations.state(),
-            "last": self.last,
-            "scores": self.scores,
-            "stopping": self.stopping.state(),
-        }
+    @property
+    def parameters(self) -> ServerModel:
+        """The server's model, which keeps them."""
+        return self.job.party.side.model
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.phase = state["phase"]
-        self.job.party.side.model.load(state["parameters"])
-        self.job.party.load(state["party"])
-        self.evaluations.load(state["evaluations"])
-        self.last, self.scores = state["last"], state["scores"]
-        self.stopping.load(state.get("stopping", {}))
-
-    def go_on(self, last: Row, best: Row | None) -> None:
-        """Continue after the party's round, whose evaluation was scored before."""
-        self.phase, self.last, self.evaluations.best = "training", last, best
+    def go_on(self) -> None:
+        """Continue after the party's round, whose evaluation ``last`` was scored before."""
+        self.phase = "training"
         if self.job.party.round >= self.job.rounds or self.stopping.is_due:
             self.phase = "closing"
-            self._closed(self.job.progress, "now", last)
+            self._closed(self.job.progress, "now", self.last)

@@ -13,13 +13,14 @@ clients answer for it, and the step waits for the slowest.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from vertizo.config.links import Links
 from vertizo.config.schema import SimulationConfig
 from vertizo.core.randomness import Stream
+from vertizo.core.state import Stateful
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
@@ -59,11 +60,14 @@ class LinkDraws:
         return self._losses(chunk)[index] < self._drop
 
 
-class Simulator:
+class Simulator(Stateful):
     """Clients, in order of their index, and server on a virtual clock.
 
     The stream is the randomness of the links; each client stops after ``queries_per_client``.
+    Its state lacks the parties' own.
     """
+
+    STATE = ("now", "traffic", "activations", "_transmissions", "_events", "_sequence")
 
     def __init__(
         self,
@@ -190,24 +194,8 @@ class Simulator:
                     self.traffic.evaluation += len(frame)
                 self.server.receive_upload(frame)
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, beside the parties' own state."""
-        return {
-            "now": self.now,
-            "traffic": vars(self.traffic).copy(),
-            "activations": list(self.activations),
-            "transmissions": list(self._transmissions),
-            "events": [list(event) for event in sorted(self._events)],
-            "sequence": self._sequence,
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
-        self.now = state["now"]
-        self.traffic = Traffic(**state["traffic"])
-        self.activations = list(state["activations"])
-        self._transmissions = list(state["transmissions"])
-        self._events = [(time, sequence, index) for time, sequence, index in state["events"]]
+    def restored(self) -> None:
+        """Have every client that was asking make its query again."""
+        self._events = [(when, sequence, index) for when, sequence, index in self._events]
         heapq.heapify(self._events)
         self._asked = {index: self.clients[index].ask() for _, _, index in self._events}
-        self._sequence = state["sequence"]

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vertizo.config.early_stopping import EarlyStopping
+from vertizo.core.state import Stateful
 from vertizo.party.metrics import quality
 
 
 @dataclass
-class Stopping:
+class Stopping(Stateful):
     """How long nothing got better, and whether the goal was reached."""
+
+    STATE = ("waited", "mark", "reached")
 
     options: EarlyStopping
     waited: int = 0
@@ -38,15 +41,6 @@ class Stopping:
         """Whether training is to end."""
         patience = self.options.patience
         return self.reached or (patience is not None and self.waited >= patience)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold."""
-        return {"waited": self.waited, "mark": self.mark, "reached": self.reached}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``; checkpoints of earlier versions have none."""
-        self.waited, self.mark = state.get("waited", 0), dict(state.get("mark", {}))
-        self.reached = state.get("reached", False)
 
 
 def _figure(row: Mapping[str, Any]) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
+from vertizo.core.state import Stateful
 from vertizo.models.base import State, copied
 from vertizo.run.loop.callbacks import NOBODY, Listeners, Tracked
 from vertizo.run.loop.evaluation import (
@@ -75,11 +76,21 @@ class Result:
         return summary_figures.html(self.summary)
 
 
-class Training:
+class Training(Stateful):
     """One run of a federation, new or resumed; ``progress`` is called a few times a second.
 
     Without a folder everything is kept in memory. ``choice`` says how the method was chosen.
+    Its state lacks that of the federation, and the metrics.
     """
+
+    STATE = (
+        "_seconds",
+        "_training_seconds",
+        "_choice",
+        "_state.last",
+        "_state.evaluations.best",
+        "_state.stopping",
+    )
 
     def __init__(
         self,
@@ -185,7 +196,7 @@ class Training:
                 self._head = folder.load(HEAD, "head")["head"]
         self._listeners.tell("on_end", summary)
         path = folder.path if folder else None
-        parameters = self._best_parameters or self.federation.parameters()
+        parameters = self._best_parameters or self.federation.parameters
         return Result(summary, self._metrics, self.federation, path, parameters, self._head)
 
     def _where(self) -> Progress:
@@ -202,9 +213,9 @@ class Training:
         federation, simulator, state = self.federation, self.federation.simulator, self._state
         purpose, model = state.evaluations.purpose, state.evaluations.model
         assert purpose is not None, "an evaluation is under way"
-        now = _copied(federation.parameters()) if model == "best" else None
+        now = _copied(federation.parameters) if model == "best" else None
         if now is not None:
-            federation.load_parameters(self._best_parameters)
+            federation.parameters = self._best_parameters
         simulator.upload(purpose, len(self._job.data.labels[purpose]))
         closing = state.phase != "training"
         scores = score(self._job, purpose, closing=closing)
@@ -213,7 +224,7 @@ class Training:
         if closing and self._folder is not None and (kept := tested(self._job, model)):
             self._folder.save(TESTED, kept)
         if now is not None:
-            federation.load_parameters(now)
+            federation.parameters = now
         times = {"seconds": self._seconds, "virtual_seconds": simulator.now}
         row = evaluation_row(self._job, purpose, scores, simulator.traffic, times)
         row |= federation.spent(self._job.statement)
@@ -227,7 +238,7 @@ class Training:
         if improved:
             best = {key: row[key] for key in row if key.startswith("validation_")}
             state.evaluations.best = best | {"round": row["round"]}
-            self._best_parameters = _copied(federation.parameters())
+            self._best_parameters = _copied(federation.parameters)
             self._save_best()
 
     def _keep_head(self) -> None:
@@ -245,18 +256,12 @@ class Training:
         """Leave a checkpoint."""
         if self._folder is not None:
             self._folder.sync_metrics()
-            state = self.federation.state()
-            state["standing"] = {
-                "seconds": self._seconds,
-                "training_seconds": self._training_seconds,
-                "best": self._state.evaluations.best,
-                "last": self._state.last,
-                "stopping": self._state.stopping.state(),
+            more = {
+                "standing": self.state(),
                 "metrics": len(self._metrics),
-                "choice": self._choice,
+                "best_parameters": self._best_parameters,
             }
-            state["best_parameters"] = self._best_parameters
-            self._write("last", state)
+            self._write("last", self.federation.state() | more)
 
     def _write(self, name: str, state: Mapping[str, Any]) -> None:
         if self._folder is not None:
@@ -266,15 +271,13 @@ class Training:
     def _load(self, folder: RunFolder) -> None:
         state = folder.load("last")
         with folder.going_on_from("last"):
+            own, metrics = state.pop("standing"), state.pop("metrics")
+            self._best_parameters = state.pop("best_parameters")
             self.federation.load(state)
-            kept = state["standing"]
-            self._seconds, self._training_seconds = kept["seconds"], kept["training_seconds"]
-            self._state.stopping.load(kept.get("stopping", {}))
-            self._state.go_on(kept["last"], kept["best"])
-            self._choice = kept.get("choice")
-            self._best_parameters = state["best_parameters"]
+            self.load(own)
+            self._state.go_on()
         folder.rewind_metrics(self._job.party.round)
-        self._metrics = folder.metrics(at_least=kept.get("metrics", 0))
+        self._metrics = folder.metrics(at_least=metrics)
         self._save_best()
 
     def _summary(self) -> dict[str, Any]:

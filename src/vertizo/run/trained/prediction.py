@@ -207,7 +207,7 @@ class Predictor:
         data = data or Experiment(self.config).data()
         federation = build(for_predicting(self.config), data)
         try:
-            federation.load_parameters(self.parameters)
+            federation.parameters = self.parameters
         except (RuntimeError, ValueError, KeyError, TypeError):
             raise RunError(
                 f"{self.run}: its checkpoint has parameters of other models than config.yaml and "

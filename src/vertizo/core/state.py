@@ -1,0 +1,130 @@
+"""State of objects as declared fields: what a checkpoint holds, written and read in one place.
+
+A class names its fields once, and both ways follow::
+
+    class Sgd(Stateful):
+        STATE = ("_velocity", "_steps")
+
+    sgd.state()          # {"velocity": …, "steps": 3}
+    other.load(state)    # KeyError if a field is missing, ValueError if one is unknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar, Protocol, SupportsBytes, runtime_checkable
+
+import numpy as np
+
+from vertizo.core.lazy_import import torch
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """Anything that gives its state and takes it back, whether declared or not."""
+
+    def state(self) -> Any:
+        """What a checkpoint must hold; tensors are live."""
+
+    def load(self, state: Any, /) -> None:
+        """Go on from a state."""
+
+
+class Stateful:
+    """Base of objects whose state is declared in ``STATE``.
+
+    A field is an attribute, or a property with a setter, or a dotted path to one. Its key in the
+    state is the last name of the path, without leading underscores. These are its values:
+
+    * an object with `state` and `load`, or a list of such: goes on in place;
+    * a dataclass, or a list of such: as its fields, and made anew;
+    * a tensor or array: kept live, and filled in place where there is one of that shape;
+    * a frame of bytes, a set, a list, a dictionary, a plain value, None.
+    """
+
+    STATE: ClassVar[tuple[str, ...]] = ()
+    """Fields that this class adds to those of its base classes, in the order of loading."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold; tensors are live."""
+        return {key: _written(_at(self, path)) for key, path in _fields(type(self))}
+
+    def load(self, state: Any) -> None:
+        """Go on from a state.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is the state of something else.
+        """
+        declared = dict(_fields(type(self)))
+        if not isinstance(state, Mapping):
+            raise TypeError(f"no state of a {type(self).__name__}")
+        if unknown := state.keys() - declared.keys():
+            raise ValueError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        for key, path in declared.items():
+            owner, _, name = path.rpartition(".")
+            whose = _at(self, owner) if owner else self
+            now = getattr(whose, name)
+            if (value := _read(now, state[key])) is not now:
+                setattr(whose, name, value)
+        self.restored()
+
+    def restored(self) -> None:
+        """Work out what follows from the fields, once all are read; does nothing by default."""
+
+
+def _fields(kind: type) -> Iterator[tuple[str, str]]:
+    """Key and path of each declared field, base classes' first."""
+    for base in reversed(kind.__mro__):
+        for path in vars(base).get("STATE", ()):
+            yield path.rpartition(".")[2].lstrip("_"), path
+
+
+def _at(owner: Any, path: str) -> Any:
+    for name in path.split("."):
+        owner = getattr(owner, name)
+    return owner
+
+
+def _written(value: Any) -> Any:
+    """A field's value as tensors, bytes and plain values."""
+    if isinstance(value, HasState):
+        return value.state()
+    if is_dataclass(value):
+        return {field.name: _written(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, SupportsBytes | memoryview):
+        return bytes(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, list | tuple):
+        return [_written(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read(now: Any, value: Any) -> Any:
+    """What takes the place of a field's value ``now``; that itself where it was changed."""
+    if isinstance(now, HasState):
+        now.load(value)
+        return now
+    if value is None:
+        return None
+    if is_dataclass(now):
+        return type(now)(**value)  # type: ignore[misc]  # which is no class
+    if isinstance(now, np.ndarray):
+        now[...] = value.numpy()
+        return now
+    if isinstance(value, torch.Tensor):
+        if now is None:
+            return value.clone()
+        if now.shape != value.shape:
+            raise ValueError(f"numbers of shape {[*value.shape]}, not {[*now.shape]}")
+        return now.copy_(value)
+    if isinstance(now, list | tuple) and any(map(_has_fields, now)):
+        return type(now)(_read(*pair) for pair in zip(now, value, strict=True))
+    return type(now)(value) if isinstance(now, set | list | tuple | dict) else value
+
+
+def _has_fields(value: Any) -> bool:
+    return isinstance(value, HasState) or is_dataclass(value)
