@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -98,6 +99,9 @@ def cold(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> Pop
 
 def _begin(words: list[str], log: Path, environment: dict[str, str], place: Path) -> None:
     """Become ``python -m vertizo WORDS`` in a place, its output at the end of a file."""
+    # What all are forked from may have been started by a pool of `vertizo.lab.processes`, whose
+    # children never see Ctrl-C.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     os.chdir(place)
     os.environ.clear()
     os.environ.update(environment)

@@ -407,12 +407,37 @@ def test_what_is_said_is_kept(load: Load) -> None:
     assert own_of(settings) == ("asynchronous", "zeroth-order", "none")
 
 
-def test_a_former_name_is_read_with_a_note(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("former", "now", "words"),
+    [
+        (
+            "server.update=secret-sgd",
+            "server.update=poisson-dp-sgd",
+            "server.update 'secret-sgd' is called 'poisson-dp-sgd' now",
+        ),
+        ("codecs.ids=known", "codecs.ids=implicit", "codecs.ids 'known' is called 'implicit' now"),
+        (
+            "data.without=[client 1]",
+            "data.exclude_parties=[client 1]",
+            "data.without is called data.exclude_parties now",
+        ),
+    ],
+)
+def test_a_former_name_is_read_with_a_note(
+    load: Load, capsys: pytest.CaptureFixture[str], former: str, now: str, words: str
+) -> None:
     former_names._note.cache_clear()
-    settings = load("privacy: {epsilon: 1}\nserver: {update: secret-sgd}")
-    assert settings.server.update == "poisson-dp-sgd"
-    assert settings == load("privacy: {epsilon: 1}\nserver: {update: poisson-dp-sgd}")
-    load(None, "privacy.epsilon=1", "server.update=secret-sgd")
+    settings = load("privacy: {epsilon: 1}", former)
+    assert settings == load("privacy: {epsilon: 1}", now)
+    load(None, "privacy.epsilon=1", former)
     (line,) = capsys.readouterr().err.splitlines()  # once
-    for words in ("note: server.update 'secret-sgd'", "'poisson-dp-sgd' now"):
-        assert words in line
+    assert line == f"note: {words}; the next version reads the new name alone"
+
+
+def test_a_former_key_beside_todays_is_refused_and_an_empty_one_is_not_noted(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load("data: {without: []}") == load("")
+    assert not capsys.readouterr().err
+    with pytest.raises(ConfigError, match="without"):
+        load("data: {without: [a], exclude_parties: [b]}")

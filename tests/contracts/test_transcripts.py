@@ -121,7 +121,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "codecs.down": {"name": "uniform"},
             "codecs.feedback": "up",
         },
-        "known order, first table": {"codecs.ids": "known", "simulation.table": "upload"},
+        "known order, first table": {"codecs.ids": "implicit", "simulation.table": "upload"},
         "frozen": {"control": "frozen"},
         "random": {"control": "random"},
         "regression": {"data": {"name": "diabetes", "limit": 50, "test_limit": 40}},
@@ -197,7 +197,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "batch_size": 45,
             "epochs": 3,
             "client.model.hidden": [],
-            "codecs.ids": "known",
+            "codecs.ids": "implicit",
         },
         "noise, random directions, raw head": {
             "method": {"directions": "orthonormal", "num_directions": 4},
@@ -223,7 +223,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "vafl": {
         "method": {"name": "vafl"},
         "privacy": {"mechanism": "embedding-noise", "clip": 1.0, "noise_std": 0.5},
-        "codecs": {"ids": "known"},
+        "codecs": {"ids": "implicit"},
     },
 }
 """In step, so that the order in which threads come changes no number."""

@@ -72,8 +72,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 180,
         "epochs": 3,
     },
-    "known order": {"codecs": {"ids": "known"}},
-    "known order, synchronous": {"codecs": {"ids": "known"}, **dep.IN_STEP},
+    "known order": {"codecs": {"ids": "implicit"}},
+    "known order, synchronous": {"codecs": {"ids": "implicit"}, **dep.IN_STEP},
 }
 
 

@@ -17,7 +17,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query
 from vertizo.run.loop.federation import Federation
 
-KNOWN = {"codecs.ids": "known"}
+KNOWN = {"codecs.ids": "implicit"}
 TIMINGS = ("asynchronous", "synchronous")
 each_timing = each("timing", TIMINGS)
 

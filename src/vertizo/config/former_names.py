@@ -7,30 +7,46 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-FORMER = {"server.update": {"secret-sgd": "poisson-dp-sgd"}}
-"""Key → former name → what it is called now."""
+VALUES = {
+    "server.update": {"secret-sgd": "poisson-dp-sgd"},
+    "codecs.ids": {"known": "implicit"},
+}
+"""Key → former value → what it is called now."""
+KEYS = {"data.without": "exclude_parties"}
+"""Former key → its last part now."""
 
 
 def today(key: str, value: Any) -> Any:
     """A key's value by today's name; a former one is noted on stderr once."""
-    names = FORMER.get(key, {})
+    names = VALUES.get(key, {})
     if not isinstance(value, str) or value not in names:
         return value
-    _note(key, value, names[value])
+    _note(f"{key} {value!r}", repr(names[value]))
     return names[value]
 
 
 def replaced(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A configuration's tree with today's names."""
-    server = given.get("server")
-    if not isinstance(server, Mapping) or "update" not in server:
-        return given
-    return {**given, "server": {**server, "update": today("server.update", server["update"])}}
+    tree = dict(given)
+    for path in (*VALUES, *KEYS):
+        section, _, key = path.partition(".")
+        inside = tree.get(section)
+        if not isinstance(inside, Mapping) or key not in inside:
+            continue
+        name = KEYS.get(path, key)
+        if name == key:
+            tree[section] = {**inside, key: today(path, inside[key])}
+        elif name not in inside:
+            rest = {one: value for one, value in inside.items() if one != key}
+            tree[section] = {**rest, name: inside[key]}
+            if inside[key]:  # else a run folder's, which has every key
+                _note(path, f"{section}.{name}")
+    return tree
 
 
 @cache
-def _note(key: str, former: str, name: str) -> None:
+def _note(former: str, name: str) -> None:
     print(
-        f"note: {key} {former!r} is called {name!r} now; the next version reads the new name alone",
+        f"note: {former} is called {name} now; the next version reads the new name alone",
         file=sys.stderr,
     )

@@ -59,7 +59,7 @@ class CodecsConfig(Options):
     """Error feedback for each record. up: clients send each embedding as the difference from what
     the server already has of it. down: what a reply loses is added to the next one."""
     ids: Naming = "sent"
-    """How queries name records. sent: by their IDs. known: the order of records follows from a
+    """How queries name records. sent: by their IDs. implicit: the order of records follows from a
     public seed, and a query carries the number of its batch."""
 
 
@@ -380,8 +380,8 @@ class ExperimentConfig(Options):
     def digest(self) -> str:
         """Of every key and its value: runs share noise only if they have the same.
 
-        A key that came later is left out where it is not set, and a default that changed is what it
-        was, so that older runs keep their noise.
+        A key that came later is left out where it is not set, a default that changed is what it
+        was, and a name too, so that older runs keep their noise.
         """
         later: dict[str, Any] = {}
         for section, key, unset in (
@@ -402,6 +402,9 @@ class ExperimentConfig(Options):
         tree = self.model_dump(mode="json", exclude=later)
         if tree["checkpoint_seconds"] is None:
             tree["checkpoint_seconds"] = 30.0
+        tree["data"]["without"] = tree["data"].pop("exclude_parties")
+        if tree["codecs"]["ids"] == "implicit":
+            tree["codecs"]["ids"] = "known"
         whole = json.dumps(tree, sort_keys=True)
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 

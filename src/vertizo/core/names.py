@@ -55,7 +55,7 @@ CONTROLS: dict[str, str] = {
 }
 """The runs that a figure is held against, and what tables call them."""
 
-Naming = Literal["sent", "known"]
+Naming = Literal["sent", "implicit"]
 """How a query says which records it is about: by their IDs, or, where both sides know the order of
 records, by the number of a batch."""
 

@@ -93,7 +93,7 @@ class DataConfig(Options):
     label_holder: str | None = None
     """The party of the split that holds the labels; its features enter the server model and
     `server.final_head` directly, or the latter alone where server.model is sum."""
-    without: list[str] = Field(default_factory=list)
+    exclude_parties: list[str] = Field(default_factory=list)
     """Clients of the split that take no part, as if nobody had their columns (`vertizo worth`)."""
     validation: float = Field(default=0.1, ge=0, lt=1)
     """Share of the training records that is set aside to select the best model."""

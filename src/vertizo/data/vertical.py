@@ -72,12 +72,11 @@ class VerticalData:
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""
     contents: Callable[[], list[str]] | None = None
+    """All that the label holder has in each of their rows, as text; None where that is the key."""
     likeness: Callable[[], list[list[str]]] | None = None
     """Columns of the same, near enough (`vertizo.data.alignment.likeness_of`)."""
-    """All that the label holder has in each of their rows, as text; None where that is the key."""
-
     seats: tuple[int, ...] = ()
-    """Each client's number among those of the split; empty where `data.without` names none."""
+    """Each client's number among those of the split; empty where all of them take part."""
     seated: int = 0
     """So many clients the split has then, those without a part among them."""
     weights: Tensor | None = None
@@ -119,7 +118,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     _check_holder(options.label_holder, names)
     _check_without(options, names)
     everybody = [name for name in names if name != options.label_holder]
-    present = [place for place, name in enumerate(names) if name not in options.without]
+    present = [place for place, name in enumerate(names) if name not in options.exclude_parties]
     names, parts = tuple(names[place] for place in present), [parts[place] for place in present]
     if pooled.levels is not None:
         check_public(pooled.name, pooled.columns or (), pooled.levels, ranges, categories)
@@ -180,8 +179,10 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         keys=_chosen(pooled.keys, chosen["train"]),
         contents=_chosen(pooled.contents, chosen["train"]),
         likeness=_likeness(pooled.likeness, chosen["train"]),
-        seats=tuple(everybody.index(client.name) for client in clients) if options.without else (),
-        seated=len(everybody) if options.without else 0,
+        seats=tuple(everybody.index(client.name) for client in clients)
+        if options.exclude_parties
+        else (),
+        seated=len(everybody) if options.exclude_parties else 0,
         weights=None if pooled.weights is None else pooled.weights[chosen["train"]],
         persons=None if pooled.persons is None else pooled.persons[chosen["train"]],
     )
@@ -250,17 +251,21 @@ def _check_holder(label_holder: str | None, names: Sequence[str]) -> None:
 
 def _check_without(options: DataConfig, names: Sequence[str]) -> None:
     """Refuse parties without a part that are none, or that leave no client."""
-    for name in options.without:
+    for name in options.exclude_parties:
         if name not in names:
             hint = nearest(name, names) or f"; they are {', '.join(map(repr, names))}"
-            raise ConfigError(f"data.without names {name!r}, which is none of the parties{hint}")
+            raise ConfigError(
+                f"data.exclude_parties names {name!r}, which is none of the parties{hint}"
+            )
         if name == options.label_holder:
             raise ConfigError(
-                f"data.without names {name!r}, which is data.label_holder; name clients alone"
+                f"data.exclude_parties names {name!r}, which is data.label_holder; name clients "
+                "alone"
             )
-    if {*options.without, options.label_holder} >= {*names}:
+    if {*options.exclude_parties, options.label_holder} >= {*names}:
         raise ConfigError(
-            f"data.without names {', '.join(map(repr, options.without))}, which leaves no client"
+            f"data.exclude_parties names {', '.join(map(repr, options.exclude_parties))}, which "
+            "leaves no client"
         )
 
 

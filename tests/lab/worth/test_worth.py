@@ -138,9 +138,15 @@ def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> 
         (("privacy.mechanism=teacher",), "privacy.mechanism is 'teacher'"),
         (("privacy.mechanism=randomised-response",), "would make labels anew in every training"),
         (("privacy.ledger=none.sqlite",), "none.sqlite: there is no such ledger"),
-        (("data.without=[wrost]",), "data.without names 'wrost', which is none of the parties"),
-        (("data.without=[mean]",), "data.without names 'mean', which is data.label_holder"),
-        (("data.without=[error, worst]",), "'worst', which leaves no client"),
+        (
+            ("data.exclude_parties=[wrost]",),
+            "data.exclude_parties names 'wrost', which is none of the parties",
+        ),
+        (
+            ("data.exclude_parties=[mean]",),
+            "data.exclude_parties names 'mean', which is data.label_holder",
+        ),
+        (("data.exclude_parties=[error, worst]",), "'worst', which leaves no client"),
     ],
 )
 def test_refusals(overrides: tuple[str, ...], line: str, call: Call, tmp_path: Path) -> None:

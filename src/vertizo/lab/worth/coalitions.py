@@ -59,7 +59,9 @@ def shapley(parties: Sequence[str], gains: Mapping[Coalition, Array]) -> dict[st
 
 def of_coalition(config: ExperimentConfig, absent: Sequence[str]) -> ExperimentConfig:
     """The same federation without those parties."""
-    data = config.data.model_copy(update={"without": [*config.data.without, *absent]})
+    data = config.data.model_copy(
+        update={"exclude_parties": [*config.data.exclude_parties, *absent]}
+    )
     return config.model_copy(update={"data": data})
 
 

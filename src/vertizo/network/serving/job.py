@@ -125,7 +125,7 @@ def settings_of(config: ExperimentConfig, *, trial: bool, told: ChosenRows | Non
     chosen = config.model_dump(mode="json", include=dict.fromkeys(whole, True) | include)
     data = {"validation", "limit", "test", "test_limit"}
     if config.data.name != "table":
-        data = set(type(config.data).model_fields) - {"root"}
+        data = set(type(config.data).model_fields) - {"root", "exclude_parties"}
     chosen["data"] = config.data.model_dump(mode="json", include=data, exclude_none=True)
     if config.privacy.mechanism == "embedding-noise":
         keys = {"mechanism", "clip", "noise_std", "epsilon", "delta", "accounting"}

@@ -185,9 +185,9 @@ class ServeConfig(ExperimentConfig):
                 "data.columns, data.parties, data.split and data.sizes are for simulations; over a "
                 "network every party has a table of its own"
             )
-        if data.without:
+        if data.exclude_parties:
             raise ValueError(
-                "data.without is for simulations; leave members out of federation.members"
+                "data.exclude_parties is for simulations; leave members out of federation.members"
             )
         if data.parties not in (None, len(served.members)):
             raise ValueError(

@@ -150,7 +150,7 @@ def make_client(
         noise=added,
         received=Received(records, dim) if codecs.feedback in ("up", "both") else None,
         encode=encode,
-        known=codecs.ids == "known",
+        known=codecs.ids == "implicit",
         augmentation=_augmentation(options, table, stream),
         teaching=teaching,
         device=device,

@@ -42,7 +42,7 @@ def records_name(config: ExperimentConfig, data: VerticalData) -> str:
 
     Runs of one name give the same IDs to the same records.
     """
-    apart = {"root", "parties", "split", "sizes", "columns", "label_holder", "without"}
+    apart = {"root", "parties", "split", "sizes", "columns", "label_holder", "exclude_parties"}
     apart |= {"positive", "loss", "huber_delta", "quantile", "encoding"}  # who, what and how
     # Further keys count where they are set: ledgers have outlived versions without them.
     later = {"stratify", "time", "class_weights", "class_shares"}

@@ -167,7 +167,7 @@ def build(
     )
     encode = wire.InProcessFrame if exact and observer is None else wire.encode
     for name in config.client.models:
-        if name not in (*data.parties, *config.data.without):
+        if name not in (*data.parties, *config.data.exclude_parties):
             hint = nearest(name, data.parties) or f"; they are {', '.join(data.parties)}"
             raise ConfigError(f"client.models names {name!r}, which is none of the clients{hint}")
     made = []
