@@ -36,6 +36,7 @@ from vertizo.core.errors import (
     TruncatedError,
     WireError,
 )
+from vertizo.core.version import VERSION
 from vertizo.network.transport.versions import PROTOCOL as PROTOCOL
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose, WirePurpose
@@ -243,6 +244,15 @@ def expect(answer: bytes, *expected: type[Frame]) -> Any:
     if not isinstance(found, expected):
         raise MalformedError(f"a {type(found).__name__}, which was not asked for")
     return found
+
+
+def greet(ask: Callable[[bytes], bytes], federation: str) -> Terms:
+    """Say which version this party is; what is to be done, for it to accept or not.
+
+    RunError if the label holder refuses.
+    """
+    terms: Terms = expect(ask(encode(Hello(PROTOCOL, federation, VERSION))), Terms)
+    return terms
 
 
 def upload(

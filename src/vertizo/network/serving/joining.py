@@ -28,7 +28,6 @@ from vertizo.core.errors import (
 )
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
-from vertizo.core.version import VERSION
 from vertizo.data import party_table
 from vertizo.data.prepare import prepare
 from vertizo.models.base import Model, copied
@@ -37,14 +36,12 @@ from vertizo.network.serving.client_folder import ClientFolder
 from vertizo.network.serving.frames import (
     Done,
     Go,
-    Hello,
     Keep,
     Next,
     Ready,
     Refusal,
     Send,
     Sent,
-    Terms,
 )
 from vertizo.network.serving.options import JoinConfig
 from vertizo.network.serving.store import Slot, Store, root_of
@@ -135,8 +132,7 @@ class Member(Stateful):
 
     def _open(self) -> None:
         """Hear the terms, make the party, and resume where the folder says it was."""
-        hello = frames.encode(Hello(frames.PROTOCOL, self._options.name, VERSION))
-        self.terms = terms = frames.expect(self._channel.ask(hello), Terms)
+        self.terms = terms = frames.greet(self._channel.ask, self._options.name)
         if not terms.index < len(terms.members):
             raise MalformedError(f"client {terms.index} of {len(terms.members)} members")
         self._folder.check_job(terms.job, terms.index)
@@ -206,7 +202,9 @@ class Member(Stateful):
     def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
         party = self.made.party
         with self._store.going_on():
-            if not state["uses"].any():  # it has asked nothing: its table may be another by now
+            before = state["party"]
+            if not before["answered"] and before["waiting"] is None:
+                # It has asked nothing: its table may be another by now.
                 state |= {"party": party.state(), "uses": self._uses}
             self.load(state)
         with np.errstate(all="ignore"):

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vertizo.core.errors import DataError, MalformedError, RefusedError, WireError
+from vertizo.core.errors import DataError, MalformedError, RefusedError
 from vertizo.core.messages import Alarm
 from vertizo.core.names import Head
-from vertizo.core.version import VERSION
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular import frames as files
@@ -23,11 +22,11 @@ from vertizo.data.tabular.columns import Source, unknown
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.network.serving import frames
-from vertizo.network.serving.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
+from vertizo.network.serving.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent
 from vertizo.network.serving.options import JoinConfig, ServeConfig
 from vertizo.network.serving.service import MemberService
 from vertizo.network.serving.trained_model import LabelHolderModel, MemberModel, terms_of
-from vertizo.network.transport.base import Answer, Channel
+from vertizo.network.transport.base import Channel
 from vertizo.protocol.messages import Purpose, WirePurpose
 from vertizo.run.loop.traffic import UPLOAD_BYTES
 from vertizo.run.trained.prediction import in_place_of_tests, logits_of
@@ -112,20 +111,6 @@ class PredictingService(MemberService):
         """Of the new records in the order of keys, [records, outputs]; RefusedError if early."""
         return logits_of(self._party, self._model.raw_head, self._model.name)
 
-    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As of a `vertizo.network.transport.base.Service`."""
-        with self._lock:
-            client = self.members.index(member)
-            self._hear(client)
-            self._pending[client] = answer
-            try:
-                self._take(client, frame)
-            except (WireError, RefusedError) as error:
-                self._refuse(client, str(error))
-                return
-            for other in list(self._pending):
-                self._offer(other)
-
     def _refuse(self, client: int, words: str) -> None:
         """Tell a member why not, and people, once for each reason on end."""
         self._refused[client] += 1
@@ -205,8 +190,7 @@ def help_predict(
     features = records.features(model.preparation)
     for line in records.notes(model.preparation):
         notice(line)
-    hello = Hello(frames.PROTOCOL, config.federation.name, VERSION)
-    terms = frames.expect(channel.ask(frames.encode(hello)), Terms)
+    terms = frames.greet(channel.ask, config.federation.name)
     made = model.party(terms, features)
     rows = len(records.keys)
     ask: frames.Ask = Ready(

@@ -1,25 +1,31 @@
-"""What serving a job and predicting share: members ask one at a time, and some fall silent."""
+"""What serving a job, predicting and scoring share: members ask, and some fall silent."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from threading import Event, RLock
 
+from vertizo.core.errors import RefusedError, WireError
+from vertizo.core.messages import Alarm
 from vertizo.core.version import VERSION
 from vertizo.network.serving import frames
 from vertizo.network.serving.options import ServeOptions
 from vertizo.network.serving.terms import check_hello
-from vertizo.network.transport.base import Answer
+from vertizo.network.transport.base import Answer, Rest
 from vertizo.network.transport.versions import named
 
 AGAIN_SECONDS = 10.0
 """For members to ask, where all was over at the start; they try again within a second."""
+TOLD = 10
+"""Refusals of one member that people are told of one by one."""
 
 
-class MemberService:
-    """Holds the members' open asks, and when each was last heard.
+class MemberService(ABC):
+    """Answers the members' asks one at a time, and knows when each was last heard.
 
+    A service says what an ask changes (`_take`) and what a member that waits is told (`_offer`).
     The clock is one that nobody sets: a change of the time of day means nothing here.
     """
 
@@ -48,6 +54,44 @@ class MemberService:
         if other and client not in self._met:
             self._met.add(client)
             self._notice(f"{member} runs {named(hello.version)}, this is vertizo {VERSION}")
+
+    @abstractmethod
+    def _take(self, client: int, frame: bytes) -> None:
+        """Act on a member's ask, and answer it if it need not wait.
+
+        WireError or RefusedError: it was refused, and nothing was changed.
+        """
+
+    @abstractmethod
+    def _offer(self, client: int) -> None:
+        """Answer a member that waits for something to do, if there is something."""
+
+    def _offer_all(self) -> None:
+        for client in list(self._pending):
+            self._offer(client)
+
+    def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
+        """As of a `vertizo.network.transport.base.Service`."""
+        with self._lock:
+            client = self.members.index(member)
+            self._hear(client)
+            self._pending[client] = answer
+            try:
+                self._take(client, frame)
+            except (WireError, RefusedError) as error:
+                self._refuse(client, str(error))
+            else:
+                self._offer_all()
+        return None
+
+    def _refuse(self, client: int, words: str) -> None:
+        """Tell a member why not, and people, though not each time for a flood of it."""
+        self._refused[client] += 1
+        times = self._refused[client]
+        if times <= TOLD or times % 1000 == 0:
+            often = "" if times <= TOLD else f", {times:,} times"
+            self._notice(Alarm(f"{self.members[client]} was refused{often}: {words}"))
+        self._answer(client, frames.Refusal(words))
 
     def gone(self, member: str) -> None:
         """As of a `vertizo.network.transport.base.Service`."""

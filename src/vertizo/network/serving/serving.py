@@ -34,7 +34,6 @@ from vertizo.network.serving.frames import (
     Next,
     Noted,
     Ready,
-    Refusal,
     Send,
     Sent,
 )
@@ -51,9 +50,6 @@ from vertizo.protocol.messages import WirePurpose
 from vertizo.run.loop.job_state import STAGES, JobState
 from vertizo.run.loop.traffic import UPLOAD_BYTES, Traffic
 from vertizo.run.results.summary_figures import metric_text, size_text
-
-TOLD = 10
-"""Refusals of one member that people are told of one by one."""
 
 
 class FederationService(MemberService):
@@ -184,15 +180,6 @@ class FederationService(MemberService):
             self._fail(RunError("an ask was broken off"))
             raise
         self._archive.seconds += time.perf_counter() - started
-
-    def _refuse(self, client: int, words: str) -> None:
-        """Tell a member why not, and people, though not each time for a flood of it."""
-        self._refused[client] += 1
-        times = self._refused[client]
-        if times <= TOLD or times % 1000 == 0:
-            often = "" if times <= TOLD else f", {times:,} times"
-            self._notice(Alarm(f"{self.members[client]} was refused{often}: {words}"))
-        self._answer(client, Refusal(words))
 
     def _fail(self, error: Exception) -> None:
         """Stop answering: what happened must be seen to first."""
@@ -342,10 +329,6 @@ class FederationService(MemberService):
             self._archive.tell(client)
         if state.is_over:
             self._tell_end(client, done=state.phase == "done")
-
-    def _offer_all(self) -> None:
-        for client in list(self._pending):
-            self._offer(client)
 
     def _after(self, started: float, *, moved: bool = True) -> None:
         """After an answer: offer what is new, and keep what was worked out if it is much."""

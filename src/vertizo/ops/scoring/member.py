@@ -11,10 +11,9 @@ from collections.abc import Callable
 import torch
 
 from vertizo.core.errors import DataError
-from vertizo.core.version import VERSION
 from vertizo.data.keyed import KeyedTable
 from vertizo.network.serving import frames
-from vertizo.network.serving.frames import Found, Hello, Ready, Terms, Want
+from vertizo.network.serving.frames import Found, Ready, Want
 from vertizo.network.serving.options import JoinConfig
 from vertizo.network.serving.trained_model import MemberModel
 from vertizo.network.transport.base import Channel
@@ -52,8 +51,7 @@ class ScoringMember:
 
     def run(self) -> None:
         """Until the channel is closed, or the label holder refuses, which is a RunError."""
-        hello = Hello(frames.PROTOCOL, self._federation, VERSION)
-        terms = frames.expect(self._channel.ask(frames.encode(hello)), Terms)
+        terms = frames.greet(self._channel.ask, self._federation)
         width = self._model.preparation.width
         made = self._model.party(terms, in_place_of_tests(torch.zeros(0, width)))
         ready = Ready(terms.job, made.embedding_dim, (0, 0, 0), b"", False, False)

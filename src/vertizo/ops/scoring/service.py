@@ -23,11 +23,10 @@ from vertizo.core.messages import Alarm
 from vertizo.core.names import Head
 from vertizo.data.keyed import KeyedTable
 from vertizo.network.serving import frames
-from vertizo.network.serving.frames import Found, Hello, Ready, Refusal, Want
+from vertizo.network.serving.frames import Found, Hello, Ready, Want
 from vertizo.network.serving.options import ServeConfig
 from vertizo.network.serving.service import MemberService
 from vertizo.network.serving.trained_model import LabelHolderModel, terms_of
-from vertizo.network.transport.base import Answer
 from vertizo.ops.scoring.lookup import Lookup
 from vertizo.party.uploads import Uploads
 from vertizo.protocol import wire
@@ -224,21 +223,6 @@ class ScoringService(MemberService):
 
     # What members ask.
 
-    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As of a `vertizo.network.transport.base.Service`."""
-        with self._lock:
-            client = self.members.index(member)
-            self._hear(client)
-            self._pending[client] = answer
-            try:
-                self._take(client, frame)
-            except (WireError, RefusedError) as error:
-                self._refused[client] += 1
-                self._notice(Alarm(f"{member} was refused: {error}"))
-                self._answer(client, Refusal(str(error)))
-                return
-            self._offer(client)
-
     def gone(self, member: str) -> None:
         """As of a `vertizo.network.transport.base.Service`: what it was asked is wanted again."""
         with self._lock:
@@ -260,8 +244,8 @@ class ScoringService(MemberService):
         there = set(self._there)
         return [name for client, name in enumerate(self.members) if client not in there]
 
-    def _take(self, client: int, content: bytes) -> None:
-        first, *rest = frames.split(content)
+    def _take(self, client: int, frame: bytes) -> None:
+        first, *rest = frames.split(frame)
         ask = frames.decode(first)
         if isinstance(ask, Hello):
             self._meet(client, ask, self._federation)
