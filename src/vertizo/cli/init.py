@@ -1,14 +1,180 @@
-"""``vertizo init``: a first configuration and a small table to try it on."""
+"""``vertizo init``: a first configuration, for a made-up table or, ``--from``, one of one's own."""
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from textwrap import indent, wrap
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vertizo.cli.options import argument, option
-from vertizo.core.errors import ConfigError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.names import Encoding
+
+if TYPE_CHECKING:
+    from vertizo.core.names import Encoding
+    from vertizo.data.first_look import Look
+    from vertizo.data.tabular.csv_lines import CsvFormat
+
+
+FILE = "config.yaml"
+GUESS = "nobody said who has which columns; this is a guess, change it"
+
+
+def read(path: Path, delimiter: str | None, encoding: Encoding | None) -> tuple[Any, CsvFormat]:
+    """The table, and how its file is written.
+
+    Raises:
+        ConfigError, DataError: one line that names the option, or the file.
+    """
+    from vertizo.data import options
+    from vertizo.data.tables import source_of
+    from vertizo.data.tabular import frames
+    from vertizo.data.tabular.csv_lines import CsvFormat, detected
+    from vertizo.data.tabular.excel import is_workbook
+
+    try:
+        separator = None if delimiter is None else options.delimiter(delimiter, "--delimiter")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    form = CsvFormat()
+    if path.is_file() and not is_workbook(path) and not frames.is_parquet(path):
+        form = detected(path, separator, encoding)
+    elif path.is_file() and (delimiter or encoding):
+        raise ConfigError(f"--delimiter and --encoding are for CSV files, and {path} is none")
+    return source_of(path, form), form
+
+
+def text_of(table: Path, label: str, found: Look, form: CsvFormat, *, guessed: bool) -> str:
+    """The file; ``table`` is how it names the table."""
+    from vertizo.config.error_lines import write_yaml
+
+    parts: list[tuple[str, Mapping[str, Any]]] = []
+
+    def say(comment: str, **keys: Any) -> None:
+        parts.append((comment, {key: value for key, value in keys.items() if value is not None}))
+
+    say(
+        "",
+        name="table",
+        path=table.as_posix(),
+        delimiter=None if form.delimiter == "," else form.delimiter,
+        encoding=None if form.encoding == "utf-8" else form.encoding,
+    )
+    if found.key is None:
+        say("No column tells records apart. Real parties need one: id names it.")
+    say("What tells records apart; no model sees it." if found.key else "", id=found.key)
+    say("What is to be predicted.", label=label)
+    if found.classes is None:
+        say("An ε takes public bounds of the label: label_range: [0, 100].", task="regression")
+    else:
+        second = " Figures are about the second." if len(found.classes) == 2 else ""
+        say(
+            f"Read off the labels; an ε takes them for public, so name all that can be.{second}",
+            classes=list(found.classes),
+        )
+    who = "Who has which columns"
+    say(f"{who}: {GUESS}." if guessed else f"{who}.", columns=dict(found.parties))
+    say("The party that also has the labels." if found.holder else "", label_holder=found.holder)
+    if found.dropped:
+        say("\n".join(["Left out:", *found.dropped.values()]), drop=list(found.dropped))
+    say("The share of records that no model sees before the final figures.", test=0.2)
+    lines = ["# Every key, with its default: vertizo schema, or docs/configuration.md.", "data:"]
+    for comment, keys in parts:
+        lines += [f"  # {line}" for part in comment.split("\n") for line in wrap(part, 92)]
+        lines += [indent(write_yaml({**keys}, in_lines=True).rstrip(), "  ")] if keys else []
+    lines += ["", "# Tries some and takes the best; vertizo list methods names all."]
+    lines += ["method: {name: auto}", ""]
+    return "\n".join([*lines, "# The same seed repeats a run, bit for bit.", "seed: 0", ""])
+
+
+def write(
+    folder: Path,
+    path: Path,
+    label: str | None,
+    given: list[str],
+    holder: str | None,
+    key: str | None,
+    delimiter: str | None,
+    encoding: Encoding | None,
+) -> None:
+    """Write the configuration, once it was found to prepare its data; say what comes next.
+
+    Raises:
+        UserError: one line that says what is wrong; nothing is written.
+    """
+    from vertizo.data.first_look import look, parties_of
+
+    parties = parties_of(given)
+    source, form = read(path, delimiter, encoding)
+    if label is None:
+        columns = ", ".join(source.frame.columns[:20])
+        raise ConfigError(f"--label is missing; name the column to predict: {path} has {columns}")
+    found = look(source, label, key, parties or None, holder)
+    config, place = folder / FILE, path.absolute()
+    with suppress(ValueError):  # another drive of Windows
+        place = Path(os.path.relpath(path.parent.resolve() / path.name, folder.resolve()))
+    text = text_of(place, label, found, form, guessed=not parties)
+    records = _trained(text, path)
+    write_new(folder, {FILE: text})
+    names = ", ".join(f"{party} ({len(own)})" for party, own in found.parties.items())
+    print(f"{config}: {source.frame.height} records, columns at {names}")
+    if not parties:
+        print(f"note: {GUESS}")
+    if found.dropped:
+        print(f"note: left out, of no use to a model: {_listed(found.dropped)}; {FILE} says why")
+    if found.unnamed:
+        print(f"note: left out, as no --party names them: {_listed(found.unnamed)}")
+    print("Go on with")
+    quoted = shlex.quote(str(config))
+    print(f"  vertizo train {quoted} --controls")
+    if len(found.parties) > 1:
+        print(f"  vertizo worth {quoted}")
+    clients = len(found.parties) - (found.holder is not None)
+    classes = len(found.classes or ())
+    more = f" --classes {classes}" if classes > 2 else ""
+    figures = f"--records {records} --clients {clients} --epsilon 1 --delta 1e-5{more}"
+    print(f"  vertizo privacy plan {figures}")
+
+
+def _trained(text: str, path: Path) -> int:
+    """How many records train under an ε; errors as of a run, which would refuse its data."""
+    from vertizo.config.error_lines import parse_yaml
+    from vertizo.config.schema import parse
+    from vertizo.run.experiment import Experiment
+
+    tree = parse_yaml(text)
+    tree["data"]["path"] = str(path)
+    tree["method"]["name"] = "dpzv"  # one that is chosen takes trials
+    return Experiment(parse(tree, "config.yaml")).data().records
+
+
+def _listed(columns: Any) -> str:
+    return ", ".join(map(repr, columns))
+
+
+def write_new(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write all files, or none; RunError where one is there already, or cannot be written."""
+    written = {folder / name: text for name, text in texts.items()}
+    for path in written:
+        if path.exists() or path.is_symlink():
+            raise RunError(f"{path} exists already, and is kept; name another folder")
+    begun: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in written.items():
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                begun.append(path)
+                file.write(text)
+    except OSError as error:
+        for path in begun:
+            with suppress(OSError):
+                path.unlink()
+        raise RunError(f"{folder} cannot be written to: {error.strerror}") from None
+
 
 CONFIG_FILE, PRIVATE_FILE, TABLE_FILE = "config.yaml", "private.yaml", "customers.csv"
 
@@ -74,7 +240,7 @@ def init(
         verb = "is for a table of" if table is None else "makes up tables; leave out"
         raise ConfigError(f"--{wrong} {verb} --from, {because}")
     if table is not None:
-        from vertizo.cli.first_config import write
+        from vertizo.cli.init import write
 
         form = (delimiter, encoding)
         write(folder or Path(), table, label, party or [], holder, id_, *form)
@@ -83,7 +249,7 @@ def init(
 
 
 def _example(folder: Path, customers: int | None, parties: bool) -> None:
-    from vertizo.cli.first_config import write_new
+    from vertizo.cli.init import write_new
     from vertizo.data.example import CONFIG, PARTNERS, PRIVATE, RECORDS, table, trained
 
     if parties:

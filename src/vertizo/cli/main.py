@@ -47,7 +47,7 @@ COMMANDS = {
     "join": "Join a job as a feature holder, or continue it.",
 }
 """The core's commands and their lines in the list; `vertizo.core.wings` add theirs."""
-FILES = dict.fromkeys(("certs", "serve", "join"), "parties")
+FILES = {**dict.fromkeys(("certs", "serve", "join"), "parties"), "export": "predict"}
 """Where a command of the core is, if not in the file of its first word."""
 
 
