@@ -6,10 +6,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from types import ModuleType
+from typing import Any
 
 FORMER = {
     "vertizo.studies": "vertizo.lab",
@@ -22,8 +22,11 @@ FORMER = {
 }
 
 
-class _Alias(Loader):
-    """Gives the module of a new name for the one of a former name."""
+class _Alias:
+    """Gives the module of a new name for the one of a former name: a loader.
+
+    The base classes of `importlib.abc` bring a hundredth of a second of imports.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,7 +40,7 @@ class _Alias(Loader):
         module.__spec__ = self._own  # which the import has replaced by that of the former name
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -45,7 +48,8 @@ class _Finder(MetaPathFinder):
             if fullname == former or fullname.startswith(f"{former}."):
                 name = new + fullname.removeprefix(former)
                 warnings.warn(f"{fullname} is {name} now", DeprecationWarning, stacklevel=2)
-                return spec_from_loader(fullname, _Alias(name))
+                loader: Any = _Alias(name)
+                return spec_from_loader(fullname, loader)
         return None
 
 
