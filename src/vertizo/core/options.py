@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any, get_args
 
 from pydantic import (
@@ -61,13 +65,16 @@ def texts(options: type[Options]) -> dict[str, str]:
     As of pydantic's `use_attribute_docstrings`, which would read the source of every class whenever
     it is imported, at twice the cost of all else about it.
     """
-    from pydantic._internal._docs_extraction import extract_docstrings_from_cls
-
     found: dict[str, str] = {}
     for base in reversed(options.__mro__):
         if issubclass(base, Options):
-            found |= extract_docstrings_from_cls(base, use_inspect=True)
-    return {name: " ".join(text.split()) for name, text in found.items()}
+            (declared,) = ast.parse(dedent(inspect.getsource(base))).body
+            assert isinstance(declared, ast.ClassDef)
+            for field, below in pairwise(declared.body):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        found[name] = " ".join(text.split())
+    return found
 
 
 class Chosen(Options):
