@@ -1,4 +1,4 @@
-"""Clipping that holds for every input (docs/mathematics.md, Clipping)."""
+"""Clipping of per-record values, and its sensitivity (docs/mathematics.md, Clipping)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REPLACED = 2.0
-"""Clip norms that a sum of clipped rows moves at most where one record is replaced by another: its
-row may point the other way. Every ε and all noise rest on it, through `moved`."""
+"""Clip norms by which replacing one record moves a sum of clipped rows at most: its row may point
+the other way. Every ε and all noise rest on it, through `moved`."""
 
 
 def moved(clip_norm: float) -> float:
-    """How far replacing one record moves a sum of rows clipped to a norm, at most: 2C."""
+    """The most that replacing one record moves a sum of rows clipped to ``clip_norm``: 2C."""
     return REPLACED * clip_norm
 
 
 def clip(values: Tensor, clip_norm: float) -> Tensor:
-    """Per-record values, [batch] or [batch, K], each brought to norm at most ``clip_norm``.
+    """Clip each record's values, [batch] or [batch, K], to norm at most ``clip_norm``; float64.
 
-    Total, unlike DPZV's one-sided ``min(δ, C)`` and unlike ``torch.clamp``, which passes NaN on:
-    NaN and ±∞ become 0, everything else is finite and bounded on both sides.
+    Every input is bounded, unlike by DPZV's one-sided ``min(δ, C)`` and by ``torch.clamp``, which
+    passes NaN on: a row with NaN or ±∞ becomes 0, all others are bounded on both sides.
 
     >>> import torch
     >>> clip(torch.tensor([-7.0, 0.5, float("nan"), float("inf")]), 2.0).tolist()
@@ -44,30 +44,30 @@ def clip(values: Tensor, clip_norm: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Clip:
-    """`clip` to one norm, which knows how far one record can move a sum of what it returns."""
+    """A clip to norm C, and the sensitivity of a sum of what it returns."""
 
     norm: float
     """C."""
 
     def __call__(self, values: Tensor) -> Tensor:
-        """As of `clip`."""
+        """See `clip`."""
         return clip(values, self.norm)
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves the sum at most: 2C."""
+        """The most that replacing one record moves the sum: 2C."""
         return moved(self.norm)
 
 
 class CountedClip(Stateful):
-    """`Clip` of each record's row; it counts those that it changed, for the server's own eyes."""
+    """A `Clip` that counts the rows it changes, for the server's own eyes."""
 
     STATE = ("counts",)
 
     def __init__(self, norm: float) -> None:
         self.clip = Clip(norm)
         self.counts = torch.zeros(2, dtype=torch.int64)
-        """Rows changed, and rows."""
+        """Rows that were changed, and rows that were seen, int64 [2]."""
 
     def __call__(self, values: Tensor) -> Tensor:
         """Each record's clipped contribution, float64 [batch, K]; of [batch], [batch, 1]."""
@@ -80,6 +80,6 @@ class CountedClip(Stateful):
 
     @property
     def fraction(self) -> float | None:
-        """Share of rows that it changed; None where there were none."""
+        """Share of rows that were changed; None before the first row."""
         changed, seen = self.counts.tolist()
         return changed / seen if seen else None

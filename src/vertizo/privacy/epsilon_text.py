@@ -1,4 +1,4 @@
-"""Which guarantees have an ε, and how people read it and other bounds."""
+"""How bounds are written for people, and which guarantees state an ε."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 BOUNDED = ("exact", "simulated")
-"""Guarantees that have an ε: that of the run itself, or that of the run which it simulates."""
+"""Guarantees that state an ε: of the run itself, or of the run that it simulates."""
 
 
 def is_bounded(privacy: Mapping[str, Any]) -> bool:
-    """Whether the section ``privacy`` of a summary has an ε."""
+    """Whether the section ``privacy`` of a summary states an ε."""
     return privacy.get("guarantee") in BOUNDED
 
 
 def bound_text(epsilon: float, digits: int = 4) -> str:
-    """An ε or another bound as people read it: rounded up, since what is below does not hold.
+    """An ε or another bound as people read it, rounded up: a smaller one would not hold.
 
     >>> bound_text(2.87720001), bound_text(2.9999999), bound_text(12345.6, 3)
     ('2.878', '3', '1.24e+04')

@@ -1,4 +1,4 @@
-"""Which mechanism to take: what each costs and protects in one federation, before there is data.
+"""Advice on which mechanism to take: what each costs and protects, before there is data.
 
 Ways to spend one ε: noise on every reply, as DPZV has it; on few tangent queries; on one label
 statistic; or once, on the labels (docs/privacy.md, Labels that are private from the start). Beside
@@ -22,11 +22,11 @@ from vertizo.privacy.options import mechanism_for
 
 Cover = Literal["labels", "features"]
 TEACHER_NUMBERS = 150
-"""Of a record, that all clients together upload for a teacher."""
+"""Numbers of a record that all clients together upload for a teacher."""
 EPOCHS = 5
-"""Of noised replies about batches."""
+"""Epochs of noised replies about batches that are assumed."""
 SWEEPS = 4
-"""Of tangent queries."""
+"""Tangent queries of each client that are assumed."""
 READING = (
     "DPZV: noise on every reply; tangent, statistic: on few queries about all records; teacher, "
     "response: labels made private once. Noise: σ of one number of a mean, over what one record is "
@@ -44,7 +44,7 @@ SIGNALS = {
 UPLOADED = 16
 """Numbers of a record that each client uploads for method one-shot, unless it is told otherwise."""
 NARROW = 2
-"""Numbers of an embedding up to which few directions tell all."""
+"""Numbers of an embedding up to which few directions describe it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to spend ε."""
+    """One way to spend ε, with what it costs and what it protects."""
 
     name: str
     settings: str
@@ -82,19 +82,19 @@ class Way:
     trained: int
     """Numbers of one record that one client reveals in training."""
     predicted: int
-    """And for each prediction."""
+    """Numbers of one record that one client reveals for each prediction."""
     rounds: int
     """Queries of one client, an upload being one."""
     megabytes: float
-    """That all clients send, uncompressed."""
+    """Megabytes that all clients send, uncompressed."""
     advantage: float
     """Label advantage."""
     signal: float | None = None
-    """Of all releases to one client, as `vertizo.privacy.accounting.forecast` has it."""
+    """Signal to noise of all releases to one client (`vertizo.privacy.accounting.forecast`)."""
 
 
 def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
-    """Every way, with ``tangents`` directions K of a tangent query; errors as of `calibrate`."""
+    """All ways to spend ε; ``tangents`` is K of a tangent query. Raises as `calibrate`."""
     positive("epsilon", epsilon)
     fraction("delta", delta)
     width, clients, records = case.width, case.clients, case.records
@@ -174,7 +174,7 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
 
 
 def table(found: Sequence[Way]) -> list[list[str]]:
-    """Headings, the ways, and a row for each figure, as people read them."""
+    """A table for people: headings with a column for each way, then a row for each figure."""
     return [
         ["", *(way.name for way in found)],
         ["covers", *("labels" if len(way.covers) == 1 else "all" for way in found)],
@@ -189,7 +189,7 @@ def table(found: Sequence[Way]) -> list[list[str]]:
 
 
 def three_ways(found: Sequence[Way], advised: Way, epsilon: float) -> list[str]:
-    """In plain words, which way fits which federation: without labels, under ε, or unprotected."""
+    """Sentences on which way fits which federation: without labels, under ε, or unprotected."""
     uploaded = next(way for way in found if way.name == "one-shot").trained
     return [
         "If the model may stay with the label holder: method one-shot, at ε = 0. Clients upload up "
@@ -204,7 +204,7 @@ def three_ways(found: Sequence[Way], advised: Way, epsilon: float) -> list[str]:
 
 
 def chosen(found: Sequence[Way], case: Case, epsilon: float, cover: Cover) -> tuple[Way, str]:
-    """The way that would be taken, and why."""
+    """The way that is advised for a federation, and why."""
     by_name = {way.name: way for way in found}
     if cover == "features":
         if case.width <= NARROW:

@@ -28,7 +28,7 @@ MECHANISMS: Registry[Any] = Registry(
 
 
 def _own(name: Any, builtin: Callable[[Any], Any]) -> Any:
-    """A name that is not built in: of an installed package, or an import path."""
+    """Accept the name of a mechanism that is not built in: an installed one or an import path."""
     if not isinstance(name, str) or name in MECHANISMS or not MECHANISMS.knows(name):
         return builtin(name)
     try:
@@ -44,22 +44,22 @@ MechanismName = Annotated[
     PlainSerializer(str),
 ]
 MAGNITUDES, EPSILONS, DELTAS = (1e-30, 1e30), (1e-9, 1e6), (1e-100, 0.5)
-"""Least and most of clips and noise, of ε and of δ: far beyond what anybody uses. Powers of numbers
-that are larger overflow, and those of smaller ones vanish."""
+"""Accepted ranges of clips and noise, of ε and of δ, far beyond any use: powers of larger numbers
+overflow, and those of smaller ones vanish."""
 SHARES, RATES = (1e-9, 0.999), (1e-5, 0.999)
-"""The same of shares of ε, and of rates of secret samples, whose accounting would need tens of
-gigabytes below that."""
+"""Accepted ranges of shares of ε, and of rates of secret samples; the accounting of smaller rates
+would need tens of gigabytes."""
 ON_LABELS = ("randomised-response", "teacher")
 """Mechanisms whose private labels take the place of the raw ones (`privacy.private_labels`)."""
 
 RESPONSE_FROM = 2.0
-"""ε from which the labels of randomised response are right often enough."""
+"""ε from which randomised response leaves labels right often enough."""
 LEAST_RESPONSE = 1.0
-"""ε below which they are hardly better than guessed."""
+"""ε below which labels of randomised response are hardly better than guesses."""
 
 
 def mechanism_for(epsilon: float, *, teachable: bool) -> str:
-    """What makes labels private, where nothing says how.
+    """The mechanism that makes labels private where a configuration names none.
 
     ``teachable`` says whether features are numbers, which a teacher can be fitted on.
     """
@@ -128,7 +128,7 @@ class PrivacyConfig(Options):
     @model_validator(mode="before")
     @classmethod
     def _noise_has_a_mechanism(cls, given: Any) -> Any:
-        """An ε alone is wish enough."""
+        """Choose gaussian where noise_std or epsilon is given without a mechanism."""
         if not isinstance(given, Mapping) or "mechanism" in given:
             return given
         noised = any(given.get(key) is not None for key in ("epsilon", "noise_std"))
@@ -174,7 +174,7 @@ class PrivacyConfig(Options):
         return self
 
     def _check_on_labels(self) -> None:
-        """Private labels are paid for by ε alone."""
+        """Refuse keys that private labels do not use: they are paid for by ε alone."""
         for key in ("noise_std", "clip"):
             if getattr(self, key) is not None:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""The base of a mechanism of one's own, named by its import path or an entry point."""
+"""The base class of mechanisms from outside this package, named by import path or entry point."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vertizo.privacy.statement import Statement
 class OwnMechanism(NoPrivacy):
     """Passes values on unchanged; override `total` and `each` to change what leaves the server.
 
-    Nobody has accounted for it, so that its runs have no guarantee. The options are the section
-    ``privacy``, whose ``clip``, ``noise_std``, ``epsilon`` and ``delta`` are the mechanism's to
-    heed. Releases are divided by the nominal batch size.
+    Its runs have no guarantee, since nothing accounts for it. ``options`` is the section
+    ``privacy``; the mechanism itself heeds its ``clip``, ``noise_std``, ``epsilon`` and ``delta``.
+    Releases are divided by the nominal batch size.
     """
 
     STATE = ("_made",)
@@ -37,6 +37,6 @@ class OwnMechanism(NoPrivacy):
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """None: a mechanism of one's own is not accounted."""
+        """State that nothing is guaranteed: nobody has accounted for this mechanism."""
         name = self.options.mechanism
         return Statement("none", f"No privacy guarantee: privacy.mechanism {name!r} declares none.")

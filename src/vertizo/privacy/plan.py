@@ -50,22 +50,22 @@ class Answer:
 
 
 class Plan(Stateful, ABC):
-    """What per-record values pass through on their way out.
+    """A rule that turns per-record values into what may leave the server.
 
-    Every plan must say how it charges and what it releases; the rest has harmless defaults.
+    A subclass says how it charges and what it releases; the rest has harmless defaults.
     """
 
     releases: Releases | None = None
-    """All that may depend on one record; None without noise."""
+    """All releases that may depend on one record; None without noise."""
     noise_std = 0.0
-    """Of each number of a released mean."""
+    """σ of each number of a released mean."""
     tolerant = False
     """Whether embeddings that are not finite or too large are mended instead of refused."""
     _ledger: Ledger | None = None
 
     @abstractmethod
     def admit(self, client: int, ids: Tensor) -> None:
-        """Find that these records may be charged for one reply to ``client``; nothing changes.
+        """Check that these records may be charged for one reply to ``client``; nothing changes.
 
         Raises:
             BudgetError: a record would be charged too often.
@@ -73,23 +73,23 @@ class Plan(Stateful, ABC):
 
     @abstractmethod
     def commit(self, answers: Sequence[Answer]) -> None:
-        """Charge the records of all these and keep the replies: then they may leave."""
+        """Charge the records of all these answers and keep the replies, which may then leave."""
 
     @abstractmethod
     def begin_step(self, number: int) -> None:
         """Charge every record for step ``number`` of the server on a secret sample."""
 
     def answered(self, client: int) -> Answered | None:
-        """The last answer to a client, where it is remembered beyond this process."""
+        """The last answer to a client, if a ledger keeps it beyond this process."""
         return None if self._ledger is None else self._ledger.answered(client)
 
     def settle(self) -> None:
-        """What was repeated after a restart is over: whatever comes now is new."""
+        """End the replay after a restart: whatever comes now is charged as new."""
         if self._ledger is not None:
             self._ledger.settle()
 
     def charges(self) -> Charges | None:
-        """What the ledger's file was charged; None where there is none."""
+        """What all runs on the ledger's file were charged; None without a file."""
         return None if self._ledger is None else self._ledger.charges()
 
     @property
@@ -108,10 +108,10 @@ class Plan(Stateful, ABC):
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """What holds for the training records, of which there are ``records``.
+        """State what is guaranteed for the training records, of which there are ``records``.
 
         ``server_is_private`` says whether the server's own updates protect the labels, ``covers``
-        what of a record passes through nothing but this plan and them.
+        which parts of a record pass through nothing but this plan and those updates.
         """
         return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
@@ -122,13 +122,13 @@ class Plan(Stateful, ABC):
 
 
 class NoPrivacy(Plan):
-    """Values pass unchanged but for the division by B, and nothing is charged."""
+    """A plan that passes values unchanged but for the division by B, and charges nothing."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
 
     def admit(self, client: int, ids: Tensor) -> None:
-        """Always."""
+        """Admit every query."""
 
     def commit(self, answers: Sequence[Answer]) -> None:
         """Charge nothing."""
@@ -149,7 +149,7 @@ class NoPrivacy(Plan):
 
 
 class ClippedOnly(NoPrivacy):
-    """Values are clipped and carry no noise: what the clip alone costs, and no privacy."""
+    """A plan that clips values and adds no noise: what the clip alone costs, and no privacy."""
 
     STATE = ("_clip",)
 
@@ -173,7 +173,7 @@ class ClippedOnly(NoPrivacy):
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """None."""
+        """State that nothing is guaranteed."""
         words = (
             f"No privacy guarantee: the server's replies are clipped to {self._clip.clip.norm:g} "
             "and carry no noise."
@@ -182,7 +182,7 @@ class ClippedOnly(NoPrivacy):
 
 
 NOT_COVERED = ("validation records", "test records")
-"""Records that choose the model or score it, without noise."""
+"""Records that no guarantee covers: they choose the model or score it, without noise."""
 SIMULATED = (
     ", is what the same run with secret noise would guarantee; this run's noise was made from its "
     "seed, and whoever knows the seed can take it off"
@@ -190,7 +190,7 @@ SIMULATED = (
 
 
 def _bounded_words(figures: Statement) -> str:
-    """What an ε is about; a simulated one by a name that says so."""
+    """The sentence of an exact guarantee, or of a simulated one, which it calls so."""
     name, ending = ("Simulated: ", SIMULATED) if figures.guarantee == "simulated" else ("", "")
     each = "each training record"
     if figures.records is not None:
@@ -207,7 +207,7 @@ def _bounded_words(figures: Statement) -> str:
 class ClippedGaussian(Plan):
     """``(Σ clip_C(value_i) + N(0, σ² I)) / B``: DPZV's eq. 8 with a clip that bounds both sides.
 
-    One execution, of which the server party makes the calls and the method the values::
+    One reply; the server party makes the calls, the method gives the values::
 
         plan.admit(client, ids)            # or refuse, before anything is computed
         values = one row a record          # [batch, K], of the method
@@ -223,9 +223,9 @@ class ClippedGaussian(Plan):
 
     Args:
         releases: all that may ever depend on one record; `Releases.reply` is what is made here.
-        delta: at which ε is stated.
-        published: μ by DPZV's formula, to be shown beside the guarantee; None where it has none.
-        by_formula: whether the noise was calibrated by that formula, and is to be reported so.
+        delta: δ at which ε is stated.
+        published: μ by DPZV's formula, shown beside the guarantee; None where it has none.
+        by_formula: whether that formula calibrated the noise; the statement then says so.
     """
 
     STATE = ("_made", "_clip", "_ledger")
@@ -263,7 +263,7 @@ class ClippedGaussian(Plan):
         self._ledger.admit(client, ids, self._releases.cost)
 
     def commit(self, answers: Sequence[Answer]) -> None:
-        """Charge, all or nothing."""
+        """Charge all of these answers, or none."""
         cost = self._releases.cost
         self._ledger.commit(
             [Entry(a.client, a.number, a.query, a.ids, cost, a.reply) for a in answers]
@@ -295,7 +295,8 @@ class ClippedGaussian(Plan):
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """Exact or simulated where the server's updates protect labels as well, else none."""
+        """State an ε if the server's updates are private too; noise by the formula is
+        `published`."""
         releases, delta = self._releases, self.delta
         alone, step = releases.replies_alone_mu, releases.step
         published = None if self._published is None else epsilon_of(self._published, delta)

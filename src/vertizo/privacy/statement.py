@@ -1,4 +1,4 @@
-"""What can be said of a run's privacy, in numbers and in words."""
+"""The privacy statement of a run: what is guaranteed, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FIGURES = (
     *("epsilon_published", "covers", "records", "not_covered", "assumptions"),
     *PER_PERSON,
 )
-"""What is only said where something is guaranteed, or claimed to be."""
+"""Fields that are filled only where something is guaranteed, or claimed to be."""
 
 
 def of_large_delta(delta: float, records: int) -> str:
-    """What a δ means that is not below one over the records; empty where it is."""
+    """A warning if δ is one over the number of records or more; else an empty string."""
     if delta * records < 1:
         return ""
     return (
@@ -45,7 +45,7 @@ class Statement:
     label_advantage: float | None = None
     """The most anybody may gain over guessing (`vertizo.privacy.accounting.label_advantage`)."""
     mu: float | None = None
-    """μ of all that is made of batches that clients know: replies, and updates on their batches.
+    """μ of all releases about batches that clients know: replies, and updates on their batches.
     Where there are secret steps as well, ε covers both and no μ is equivalent to them."""
     noise_std: float | None = None
     """σ on the sum of a reply."""
@@ -58,19 +58,19 @@ class Statement:
     max_participations: int | None = None
     """Queries of all clients that may name one record."""
     max_releases: int | None = None
-    """Noised numbers, or vectors of a common clip, that may depend on it."""
+    """Noised numbers, or vectors of a common clip, that may depend on one record."""
     noise_source: str | None = None
     replies_alone_mu: float | None = None
     """μ of the replies if nothing else about the labels left the server; no guarantee by itself."""
     replies_alone_epsilon: float | None = None
     epsilon_published: float | None = None
-    """By DPZV's formula, whose gaps it does not cover: no guarantee."""
+    """ε by DPZV's formula, which has gaps: no guarantee."""
     counted: str | None = None
     """The runs that the figures are for."""
     covers: tuple[str, ...] = ()
-    """What of a training record is protected."""
+    """The parts of a training record that are protected."""
     assumptions: tuple[str, ...] = ()
-    """What it rests on that was tried and not proved."""
+    """Assumptions of the guarantee that were tried and not proved."""
     records: int | None = None
     """How many training records there are; nothing is said of any other record."""
     records_per_person: int | None = None
@@ -78,31 +78,31 @@ class Statement:
     epsilon_per_person: float | None = None
     """ε for all k records of a person (`vertizo.privacy.accounting.persons`), at the same δ."""
     label_advantage_per_person: float | None = None
-    """That of all k labels of a person, between two ways they may be."""
+    """Label advantage between two possible values of all k labels of a person."""
     not_covered: tuple[str, ...] = ()
     """Records that the figures say nothing of."""
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is an ε: that of the run, or of what it simulates."""
+        """Whether an ε is stated: of the run, or of what it simulates."""
         return self.guarantee in BOUNDED
 
     def assuming(self, assumptions: Sequence[str]) -> Statement:
-        """The same, where a guarantee rests on something that was tried and not proved."""
+        """The statement with assumptions added; the same if it claims nothing, or they are none."""
         if self.guarantee == "none" or not assumptions:
             return self
         words = f"{self.words} Assumed, tried but not proved: {'; '.join(assumptions)}."
         return replace(self, words=words, assumptions=tuple(assumptions))
 
     def without_guarantee(self, words: str) -> Statement:
-        """The same figures where nothing is guaranteed, for the reason that ``words`` give."""
+        """The statement with its guarantee withdrawn, for the reason that ``words`` give."""
         cleared: dict[str, Any] = {
             one.name: one.default for one in fields(self) if one.name in FIGURES
         }
         return replace(self, guarantee="none", words=words, **cleared)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``summary.json``; without what is for a person where nothing is known of persons."""
+        """The statement for ``summary.json``; keys about persons only where they are known."""
         lists = ("covers", "not_covered", "assumptions")
         whole = {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}
         if self.records_per_person is None:

@@ -1,6 +1,6 @@
-"""A budget worked out before there is any data: what noise, and what that noise really gives.
+"""Budgets that are planned before there is data: noise for a wanted ε, and what it gives.
 
-At the end, the same as people read it.
+`plan` computes them; `noises`, `epsilons` and `notes` write them for people.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vertizo.privacy.statement import of_large_delta
 
 @dataclass(frozen=True)
 class Federation:
-    """The public constants D, M, E, B and C, and the releases in one reply.
+    """A federation's public constants D, M, E, B and C, and the releases in one reply.
 
     E is how often each client may ask about each record, B the nominal batch.
     """
@@ -53,8 +53,8 @@ class Federation:
 class Published:
     """DPZV's σ on the sum for the same federation, and the ε that it really gives.
 
-    That is for the replies to one client by themselves, and for those to all clients; the server's
-    updates come on top.
+    ``own_replies`` is for the replies to one client, ``all_replies`` for those to all clients; the
+    server's updates come on top.
     """
 
     noise_std: float
@@ -64,18 +64,18 @@ class Published:
 
 @dataclass(frozen=True)
 class Budget:
-    """Noise for a wanted ε, and what observers are limited to under it."""
+    """The noise for a wanted ε, and the bounds on what observers learn under it."""
 
     releases: Releases
     delta: float
     views: Views
     label_advantage: float
-    """Against all clients together (`vertizo.privacy.accounting.label_advantage`)."""
+    """Of all clients together (`vertizo.privacy.accounting.label_advantage`)."""
     published: Published
 
     @property
     def epsilon(self) -> float:
-        """What holds, by the accountant."""
+        """The ε that the accountant finds, against all clients together."""
         return self.views.all_clients
 
 
@@ -90,7 +90,7 @@ def plan(
     sampling: float | None = None,
     server_clip: float = 1.0,
 ) -> Budget:
-    """Calibrate a federation's noise and account for it; errors as of `guarantee.calibrate`."""
+    """Calibrate a federation's noise and account for it; raises as `guarantee.calibrate`."""
     noise = guarantee.calibrate(
         epsilon,
         delta,
@@ -133,7 +133,7 @@ def published(federation: Federation, epsilon: float, delta: float) -> Published
 
 
 def noises(federation: Federation, found: Budget) -> list[list[str]]:
-    """What noise is added where."""
+    """Rows for people: which noise is added where."""
     releases = found.releases
     reply, step, secret = releases.reply, releases.step, releases.secret
     lines = [
@@ -154,9 +154,9 @@ def noises(federation: Federation, found: Budget) -> list[list[str]]:
 
 
 def epsilons(found: Budget, person: float | None = None, records: int = 1) -> list[list[str]]:
-    """A heading, then who learns what at most: by this plan, and with the published noise.
+    """Rows for people: who learns what at most, by this plan and with the published noise.
 
-    ``person`` is ε of a person with so many ``records``.
+    ``person`` is the ε of a person with ``records`` training records; None for no such row.
     """
     published, views = found.published, found.views
     everything = bound_text(views.all_clients)
@@ -179,7 +179,7 @@ def epsilons(found: Budget, person: float | None = None, records: int = 1) -> li
 
 
 def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
-    """What the published formula claims, and what the plan protects."""
+    """Sentences on what the published formula claims, and what the plan protects."""
     large = of_large_delta(found.delta, federation.records)
     factor, published = math.sqrt(federation.records / federation.batch), found.published
     advantage = found.label_advantage

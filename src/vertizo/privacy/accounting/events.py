@@ -1,7 +1,6 @@
-"""What leaves the server about one record, described apart from what it comes to.
+"""Descriptions of what leaves the server about one record, by public constants alone.
 
-Everything here is a public constant, fixed before the first query.
-`vertizo.privacy.accounting.guarantee` turns it into ε.
+All are fixed before the first query. `vertizo.privacy.accounting.guarantee` turns them into ε.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from vertizo.privacy.accounting.grid import GridCorrection
 from vertizo.privacy.clipping import moved
 
 MOST_UNITS = 2**62
-"""What all queries that name one record may be charged together; ledgers count in 64 bits."""
+"""Most units that all queries that name one record may be charged; ledgers count in 64 bits."""
 
 
 @dataclass(frozen=True)
 class GaussianRelease:
     """A sum over records, each clipped to norm C, with Gaussian noise of σ on each number.
 
-    ``slack`` is by how much more than 2C replacing a record may move what the noise is added to,
-    where a sum is cut to a grid.
+    ``slack`` is how much more than 2C replacing a record may move a sum that is cut to a grid.
     """
 
     clip_norm: float
@@ -39,7 +37,7 @@ class GaussianRelease:
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves the sum at most: 2C, and the slack."""
+        """The most that replacing one record moves the sum: 2C, and the slack."""
         return moved(self.clip_norm) + self.slack
 
     @property
@@ -50,10 +48,11 @@ class GaussianRelease:
 
 @dataclass(frozen=True)
 class SecretSteps:
-    """T_s server steps on samples that nobody else knows.
+    """T_s (``count``) steps of the server on samples that nobody else knows.
 
-    Each record is in each sample with probability q, independently; what is added up is clipped to
-    C and gets noise of standard deviation z·C. Every record is charged for every step.
+    Each record is in each sample with probability q (``sampling``), independently. Each adds at
+    most C; the sum gets noise of σ = z·C (``noise_multiplier``). Every record is charged for every
+    step.
     """
 
     count: int
@@ -68,16 +67,16 @@ class SecretSteps:
 
 @dataclass(frozen=True)
 class Releases:
-    """All that may ever depend on one record.
+    """All releases that may ever depend on one record.
 
     Args:
         queries: k, queries of each client that may name one record.
-        reply: one of the numbers, or vectors, of a reply.
-        per_query: how many of those a query is answered with.
-        step: the server's own update on a query's batch, where it makes one.
+        reply: one release in a reply: a number, or a vector that is clipped as one.
+        per_query: releases in a reply.
+        step: the server's own update on a query's batch; None without one.
         steps_per_query: such updates for each query; in synchronous rounds one for M queries.
-        secret: updates on secret samples, where it makes those.
-        grid: what noise on a grid differs from Gaussian noise by; nothing for Gaussian noise.
+        secret: updates on secret samples; None without any.
+        grid: how noise on a grid differs from Gaussian noise; None for Gaussian noise.
     """
 
     clients: int
@@ -96,16 +95,16 @@ class Releases:
 
     @property
     def query_mu(self) -> float:
-        """μ of all that is made of one query: its reply, and the update on its batch."""
+        """μ of all that one query causes: its reply, and the update on its batch."""
         step = self.step.mu * math.sqrt(self.steps_per_query) if self.step else 0.0
         return math.hypot(self.reply_mu, step)
 
     @property
     def cost(self) -> int:
-        """Units that a record is charged for a query that names it.
+        """Units that each record of a query is charged.
 
-        Where noise is so small that a ledger could not count as far (μ in the thousands), the most
-        that it can count: queries are numbered all the same, and `known_mu` is not cut off.
+        At most what a ledger can count, which is reached where μ is in the thousands; there queries
+        are counted all the same, and `known_mu` is not cut off.
         """
         return min(units(self.query_mu), MOST_UNITS // (self.clients * self.queries))
 
@@ -121,7 +120,7 @@ class Releases:
 
     @property
     def known_mu(self) -> float:
-        """μ of everything made of batches that clients know: replies and updates on them."""
+        """μ of all releases about batches that clients know: replies, and updates on them."""
         exact = self.query_mu * math.sqrt(self.clients * self.queries)
         return max(mu_of_units(self.clients * self.share), exact)
 
@@ -134,12 +133,12 @@ class LedgerBudget:
     other: ``clients · share`` units of μ² for replies about one record, and the secret steps.
 
     Args:
-        name: of the records, such as a data set's name.
+        name: the records' name, such as a data set's.
         clients: M. A client has the same index in every run.
         share: units of μ² that one record may be charged for replies to one client.
-        epsilon: what the whole budget comes to at ``delta``, as stated to the people it protects.
+        epsilon: ε of the whole budget at ``delta``, as stated to the people it protects.
         delta: 0 for private labels that need none.
-        secret: ``count`` of all runs together, and the constants of each step.
+        secret: the secret steps of all runs together; None without any.
     """
 
     name: str
@@ -177,12 +176,13 @@ class LedgerBudget:
         return self.secret.count if self.secret else 0
 
     def to_json(self) -> str:
-        """As it is kept in the file."""
+        """The budget as text, as a ledger's file keeps it."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
 
     @staticmethod
     def from_json(text: str) -> LedgerBudget:
-        """What `to_json` wrote; ValueError, TypeError, KeyError or ConfigError: it did not."""
+        """Read what `to_json` wrote; ValueError, TypeError, KeyError or ConfigError if it is
+        not."""
         fields = json.loads(text)
         if fields["secret"] is not None:
             fields["secret"] = SecretSteps(**fields["secret"])
@@ -190,12 +190,12 @@ class LedgerBudget:
 
 
 class Charges(NamedTuple):
-    """What was charged so far, by all runs."""
+    """What all runs on a ledger were charged so far."""
 
     units: int
-    """To the record that was charged most, over all clients."""
+    """Units charged to the record that was charged most, over all clients."""
     steps: int
     """Secret steps."""
     runs: int
     epsilon: float
-    """What all of it comes to at most, once the whole budget is spent."""
+    """ε of the whole budget, which bounds that of the charges."""

@@ -1,10 +1,10 @@
-"""Whether there is something to learn under noise, before there is data.
+"""A forecast of the signal to noise of replies and server steps, before there is data.
 
-The signal of a reply is how long the mean of all records' clipped parts is, over what one record is
-clipped to. It was measured in private runs (ε = 1, defaults, balanced and 22 to 24 % positive) on
-Adult, Credit Default and MNIST, with 1,000 to 29,000 records: `REPLY` to `SERVER` are what was
-found in the middle of a run, and within a factor of two everywhere. Noise falls as √T over T
-releases, and is √d times longer in d numbers.
+The signal of a reply is the norm of the mean of all records' clipped values, divided by the clip.
+It was measured in private runs (ε = 1, defaults, balanced and 22 to 24 % positive) on Adult, Credit
+Default and MNIST, with 1,000 to 29,000 records: `REPLY` to `SERVER` are values from the middle of a
+run, within a factor of two everywhere. Noise falls as √T over T releases, and is √d times longer in
+d numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LITTLE = 1.0
 
 
 def rarity(positives: float | None) -> float:
-    """What of a signal is left where classes are not balanced: 4π(1 − π); 1 where unknown.
+    """The factor by which unbalanced classes weaken a signal: 4π(1 − π); 1 where π is unknown.
 
     A model that predicts the base rate π has residuals of variance π(1 − π).
 
@@ -38,7 +38,7 @@ def rarity(positives: float | None) -> float:
 def of_queries(signal: float, noise: float, count: float, numbers: int = 1) -> float:
     """Signal to noise of ``count`` replies together, of ``numbers`` numbers each.
 
-    ``noise`` is σ of one number of the mean, over what a record is clipped to.
+    ``noise`` is σ of one number of the mean, divided by the clip.
     """
     return signal * math.sqrt(count) / (noise * math.sqrt(numbers))
 
@@ -58,7 +58,7 @@ def of_server(
 
 
 def notes(*about: Any) -> Iterator[str]:
-    """What to say before training of a private server, which ``about`` is as of `of_server`."""
+    """Warn if a private server's steps will be mostly noise; arguments as of `of_server`."""
     ratio = of_server(*about)
     if ratio is not None and ratio < LITTLE:
         yield (
@@ -69,7 +69,7 @@ def notes(*about: Any) -> Iterator[str]:
 
 
 def text(ratio: float | None) -> str:
-    """As people read it.
+    """A signal-to-noise ratio as people read it.
 
     >>> text(12.345), text(0.271), text(None)
     ('12', '0.27', '-')
@@ -80,6 +80,6 @@ def text(ratio: float | None) -> str:
 
 
 def lines(ratios: Mapping[str, float | None]) -> list[list[str]]:
-    """What to call each, and its text."""
+    """The name and the text of each ratio that is known."""
     names = {"replies": "all replies to one client", "server": "all steps of the server"}
     return [[names[key], text(ratio)] for key, ratio in ratios.items() if ratio is not None]

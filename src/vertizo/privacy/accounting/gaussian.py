@@ -16,7 +16,7 @@ from vertizo.core.validate import fraction, non_negative, positive
 UNIT = 1e-12
 """μ² of one unit of spending: whole units make sums of any length exact."""
 MOST_EPSILON = 1e6
-"""For which noise is calibrated: beyond, floating point has no μ."""
+"""Largest ε that noise is calibrated for: beyond it, floating point has no μ."""
 
 
 def units(mu: float) -> int:
@@ -25,7 +25,7 @@ def units(mu: float) -> int:
 
 
 def mu_of_units(spent: int) -> float:
-    """μ of that much spending."""
+    """μ of that many units of spending."""
     return math.sqrt(spent * UNIT)
 
 
@@ -59,7 +59,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ at which a μ-GDP mechanism is (ε, δ)-DP. ConfigError if ε is beyond any use.
+    """The largest μ at which a μ-GDP mechanism is (ε, δ)-DP. ConfigError above `MOST_EPSILON`.
 
     >>> round(mu_of(1.0, 1e-5), 6)
     0.268051

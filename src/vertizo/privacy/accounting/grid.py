@@ -1,8 +1,8 @@
-"""What discrete noise on a grid guarantees, from what Gaussian noise does; nothing is neglected.
+"""Bounds for discrete noise on a grid, from those for Gaussian noise; nothing is neglected.
 
 Real parties release integers ``n = a + N_Z(0, s²)``: a is the clipped sum in units of the grid, s
-the noise in the same units (`secure_noise`). All other accounting is about ``N(0, s²)``. The two
-are so close that the difference can be bounded number by number.
+the noise in the same units (`privacy/noise/secure.py`). All other accounting is about ``N(0, s²)``.
+The two are so close that the difference can be bounded number by number.
 
 Let p be the discrete Gaussian's probabilities and q those of ``N(0, s²)`` rounded to the nearest
 integer. Rounding commutes with an integer shift, so that a release with noise q is a function of
@@ -47,14 +47,14 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, non_negative
 
 TAIL_SHARE = 1e-6
-"""Of δ, given to noise beyond the reach."""
+"""Share of δ that is given to noise beyond the reach."""
 REACHES = np.arange(2.0, 80.0, 0.25)
-"""Standard deviations that are tried; beyond the last lies less than 1e-1300."""
+"""Reaches that are tried, in standard deviations; beyond the last lies less than 1e-1300."""
 
 
 @dataclass(frozen=True)
 class GridCorrection:
-    """Takes an accountant of Gaussian noise to a bound for noise on a grid.
+    """Turns bounds for Gaussian noise into bounds for noise on a grid.
 
     ``parts``: (numbers that may depend on one record, s in units of the grid) of each mechanism.
 
@@ -74,11 +74,11 @@ class GridCorrection:
                 )
 
     def __add__(self, other: GridCorrection) -> GridCorrection:
-        """Both, where both kinds of noise are composed."""
+        """The correction for both kinds of noise, composed."""
         return GridCorrection(self.parts + other.parts)
 
     def times(self, count: int) -> GridCorrection:
-        """That of ``count`` runs in a row."""
+        """The correction for ``count`` runs in a row."""
         return GridCorrection(tuple((count * numbers, scale) for numbers, scale in self.parts))
 
     def epsilon(self, gaussian: Callable[[float], float], delta: float) -> float:

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
 FINE = 1e-4
-"""Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""
+"""Grid step of privacy loss distributions, as a share of ε; rounding to it counts as spent."""
 COARSE = 1e-3
 """The same while a root is searched."""
 TAIL = 1e-25
 """Probability, at most, that a secret sample is larger than `capacity` and loses some records."""
 LARGEST_MU = 200.0
-"""Of losses that are composed on a grid, by `rough_mu`; their number grows with its square."""
+"""Largest `rough_mu` that is composed on a grid, whose size grows with its square."""
 LARGEST_EPSILON = 20.0
-"""Up to which what a cut-off sample costs (`TAIL`) is negligible."""
+"""Largest ε for secret steps: up to it the cost of a cut-off sample (`TAIL`) is negligible."""
 MOST_LOG_NOISE = 25.0
-"""Where more noise changes nothing any more: what is left is the chance of too large a sample."""
+"""Log of the noise beyond which more changes nothing: a sample may still be too large."""
 LEAST_LOG_NOISE = -7.0
-"""Noise of a thousandth of the clip is as good as none, and costs nothing that can be told."""
+"""Log of the least noise, a thousandth of the clip: as good as none."""
 
 
 def epsilon(releases: Releases, delta: float) -> float:
@@ -48,10 +48,10 @@ def epsilon(releases: Releases, delta: float) -> float:
 
 
 def epsilon_so_far(releases: Releases, delta: float, *, named: int, steps: int) -> float:
-    """ε of a run's first releases: at most that of all of them, and rounded to the safe side.
+    """ε of a run's first releases, rounded to the safe side; at most that of all of them.
 
-    At most ``named`` queries of all clients together that named one record were answered, and
-    ``steps`` secret steps made.
+    ``named`` is the most answered queries, of all clients together, that named one record;
+    ``steps`` are the secret steps that were made.
     """
     secret = replace(releases.secret, count=steps) if releases.secret and steps else None
     mu = replace(releases, clients=1, queries=named).known_mu if named else 0.0
@@ -59,10 +59,10 @@ def epsilon_so_far(releases: Releases, delta: float, *, named: int, steps: int) 
 
 
 def epsilon_charged(releases: Releases, delta: float, charges: Charges) -> float:
-    """ε of what a ledger was charged by all runs on it, rounded to the safe side.
+    """ε of what all runs on a ledger were charged, rounded to the safe side.
 
-    Its charges are exact: they are counted before a reply leaves, query by query. Of noise on a
-    grid all that whole runs add is counted from the first reply on.
+    Charges are exact: they are counted query by query, before a reply leaves. What noise on a grid
+    adds is counted for whole runs from the first reply on.
     """
     units, steps, runs, most = charges
     releases = replace(releases, grid=releases.grid and releases.grid.times(runs))
@@ -74,7 +74,7 @@ def epsilon_charged(releases: Releases, delta: float, charges: Charges) -> float
 def _epsilon(
     releases: Releases, mu: float, secret: SecretSteps | None, delta: float, grid: float
 ) -> float:
-    """`joined_epsilon`, and what noise on a grid adds to it, if these releases have any such."""
+    """`joined_epsilon`, corrected for noise on a grid if these releases have any."""
 
     def gaussian(at: float) -> float:
         return joined_epsilon(mu, secret, at, grid)
@@ -83,7 +83,7 @@ def _epsilon(
 
 
 def capacity(records: int, sampling: float) -> int:
-    """Most records of a secret sample of rate q from D: more come up with probability `TAIL`."""
+    """The size that a sample of rate q from D records exceeds with probability `TAIL` at most."""
     from scipy.stats import binom
 
     # By halves: the library's own inverse loses so small a tail.
@@ -119,13 +119,13 @@ def joined_epsilon(
 
 
 def rough_mu(mu: float, kinds: Sequence[SecretSteps]) -> float:
-    """μ of everything together by the central limit: for the choice of a grid alone."""
+    """Approximate μ of everything by the central limit theorem: for the choice of a grid alone."""
     each = (moved(1.0) * k.sampling * math.sqrt(k.count) / k.noise_multiplier for k in kinds)
     return math.hypot(mu, *each)
 
 
 def cut_off(kinds: Sequence[SecretSteps]) -> float:
-    """Logarithm of the chance that any sample is cut off at its capacity, at most."""
+    """Logarithm of a bound on the chance that any sample exceeds its capacity."""
     return math.log(sum(kind.count for kind in kinds) * TAIL)
 
 
@@ -156,9 +156,9 @@ def composed(mu: float, kinds: Sequence[SecretSteps], interval: float) -> PLDAcc
 
 @dataclass(frozen=True)
 class Noise:
-    """What `calibrate` found, as multiples of each clip: σ/C.
+    """Calibrated noise σ/C, as multiples of each clip.
 
-    That of each number of a reply, and of the server's own updates where they carry noise.
+    ``reply`` is for each number of a reply, ``server`` for the server's own updates or None.
     """
 
     reply: float
@@ -267,11 +267,11 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
 
 @dataclass(frozen=True)
 class Views:
-    """What different observers are limited to, each as ε at the same δ.
+    """Bounds on what different observers learn, each an ε at the same δ.
 
-    ``all_clients``, everybody together, whatever they do, is the guarantee. ``own_replies`` is for
-    the replies to one client by themselves. What reaches it through the other clients' models and
-    the server's is not in it, so that it is no guarantee against that client.
+    ``all_clients`` is the guarantee, against everybody together, whatever they do. ``own_replies``
+    is for the replies to one client by themselves: it leaves out what reaches that client through
+    the other clients' models and the server's, and so is no guarantee against it.
     """
 
     all_clients: float
@@ -279,6 +279,6 @@ class Views:
 
 
 def views(releases: Releases, delta: float) -> Views:
-    """The parts that the guarantee is made of, seen one by one."""
+    """The ε of these releases for each kind of observer."""
     own = releases.reply_mu * math.sqrt(releases.queries)
     return Views(all_clients=epsilon(releases, delta), own_replies=epsilon_of(own, delta))

@@ -23,7 +23,7 @@ ADDED = 0.05
 
 
 def pure(epsilon: float) -> float:
-    """That of ε alone, ``tanh(ε/2)``; randomised response of two values has it.
+    """The label advantage of pure ε, ``tanh(ε/2)``; randomised response of two values has it.
 
     >>> round(pure(1.0), 3)
     0.462
@@ -32,7 +32,7 @@ def pure(epsilon: float) -> float:
 
 
 def approximate(epsilon: float, delta: float) -> float:
-    """The most that (ε, δ) allows, ``(e^ε − 1 + 2δ)/(e^ε + 1)``, where nothing else is known.
+    """The most that (ε, δ) alone allows: ``(e^ε − 1 + 2δ)/(e^ε + 1)``.
 
     P(right) is (1 + a − b)/2, where a ≤ e^ε b + δ and 1 − b ≤ e^ε (1 − a) + δ.
     """
@@ -40,7 +40,7 @@ def approximate(epsilon: float, delta: float) -> float:
 
 
 def of_releases(releases: Releases) -> float:
-    """A bound by the accounting that ε is from; ``2Φ(μ/2) − 1`` for Gaussian noise alone.
+    """A bound for all releases, by ε's own accounting; ``2Φ(μ/2) − 1`` for Gaussian noise alone.
 
     >>> from vertizo.privacy.accounting.events import GaussianRelease
     >>> round(of_releases(Releases(1, 1, GaussianRelease(1.0, 2 / 0.268051123))), 4)
@@ -57,7 +57,7 @@ def of_releases(releases: Releases) -> float:
 
 @lru_cache(maxsize=1024)
 def joined(mu: float, secret: SecretSteps | None) -> float:
-    """That of μ-GDP releases and secret steps together: δ of ``G_μ ⊗ PLD_s`` at 0."""
+    """The label advantage of μ-GDP releases and secret steps: δ of ``G_μ ⊗ PLD_s`` at ε = 0."""
     if secret is None:
         return delta_of(mu, 0.0)
     steps = (secret,)
@@ -68,7 +68,7 @@ def joined(mu: float, secret: SecretSteps | None) -> float:
 
 
 def of(privacy: Mapping[str, Any]) -> float | None:
-    """That of the section ``privacy`` of a summary; of ε and δ alone where it names none."""
+    """The label advantage in a summary's section ``privacy``, else what its ε and δ allow."""
     if not is_bounded(privacy):
         return None
     told = privacy.get("label_advantage")
@@ -85,7 +85,7 @@ def success_text(advantage: float) -> str:
 
 
 def text(advantage: float | None) -> str:
-    """As people read it: rounded up.
+    """A label advantage as people read it, rounded up.
 
     >>> text(0.10662), text(None)
     ('0.107', '-')

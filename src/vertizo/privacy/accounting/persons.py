@@ -1,4 +1,4 @@
-"""What holds for a person of k training records, from what holds for one record.
+"""Bounds for a person with k training records, from the bounds for one record.
 
 Defined in docs/mathematics.md, Several records of one person. All k records are replaced together.
 
@@ -29,16 +29,16 @@ from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.statement import Statement
 
 GRID = 1e-6
-"""More than its fine grid adds to the ε of a teacher's release, as a share."""
+"""Allowance for the fine grid of a teacher's noise, as a share of its μ and of its ε."""
 SHARE = 0.01
-"""Of δ, given to samples with more of the person's records than is counted on."""
+"""Share of δ given to samples with more of the person's records than is counted on."""
 RATES = np.geomspace(1e-4, 10.0, 200)
-"""Of Chernoff's bound; any of them holds."""
+"""Rates that are tried in Chernoff's bound; any of them holds."""
 RARE = 1e-6
-"""What the same may add to a label advantage."""
+"""What such samples may add to a label advantage."""
 HALVINGS = 40
 MOST = 50.0
-"""Largest ε of one record from which one of a group is sought."""
+"""Largest ε of one record that is tried to find that of a group."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Persons:
 
 
 def of_person(statement: Statement, releases: Releases | None, persons: Persons) -> Statement:
-    """The same statement, with what holds for a person of so many records where ε is stated."""
+    """The statement with the bounds for a person added, if it states an ε."""
     count, epsilon, advantage = persons.records, statement.epsilon, statement.label_advantage
     if epsilon is None or statement.delta is None:
         return statement
@@ -89,7 +89,7 @@ def _several(statement: Statement, releases: Releases | None, count: int) -> tup
 
 
 def _advantage(releases: Releases, count: int) -> float:
-    """As `label_advantage.of_releases`."""
+    """See `label_advantage.of_releases`; for ``count`` records together."""
     rare = RARE if releases.secret else 0.0
     alone = delta_of(_mu(releases, count, rare), 0.0) + rare
     if releases.grid is None:
@@ -134,7 +134,7 @@ def _mu(releases: Releases, count: int, rare: float) -> float:
 
 
 def _in_a_row(mu: float, secret: SecretSteps, delta: float, count: int) -> float:
-    """kε' of the least ε' of one record whose δ', k times in a row, is δ; ∞ where none is known."""
+    """ε by k replacements in a row: kε' of the least ε' whose grown δ' is at most δ; else ∞."""
     steps = (secret,)
     found = composed(mu, steps, COARSE * min(max(rough_mu(mu, steps), 0.01), 10.0))
 

@@ -1,10 +1,10 @@
 """Private labels on disk: made once for a set of records, used by every run, never made again.
 
 A file is a line of JSON, the labels (int64, little-endian) and a checksum of both, for its owner's
-eyes. Its records are registered as those of a ledger are (`ledger_register`): where the file is
-lost no other one is made for them in silence. For people who have a ledger or labels already a file
-is `set apart <LabelFile.set_apart>` first, without labels; the first run puts them in. What people
-are charged in all then adds up.
+eyes. Its records are registered as a ledger's are (`vertizo.privacy.ledger.register`), so that a
+lost file is not replaced in silence. For people who have a ledger or labels already, a file without
+labels is made first (`LabelFile.set_apart`); the first run puts them in. What people are charged in
+all then adds up.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ CHECK_BYTES = 16
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its labels."""
+    """The first line of a label file: whose labels these are, and what they cost."""
 
     identity: str
     name: str
-    """Of the records, as of a ledger's."""
+    """The records' name, as in a `LedgerBudget`."""
     records: int
     clients: int
     paid: Paid
     made: bool = True
-    """Whether the labels are there; where not, the file is set apart for them."""
+    """Whether the file has its labels; until then it is set apart for them."""
 
     @property
     def budget(self) -> LedgerBudget:
-        """As it is registered."""
+        """The budget that the file is registered with."""
         about = self.name, self.records, self.clients
         return LedgerBudget(*about, 1, self.paid.epsilon, self.paid.delta)
 
 
 class LabelFile:
-    """The private labels of one set of records.
+    """The file of private labels of one set of records.
 
     Args:
         path: of the file, which may not be there yet.
@@ -79,7 +79,7 @@ class LabelFile:
 
     @property
     def is_made(self) -> bool:
-        """Whether the labels are there."""
+        """Whether the file is there and has its labels."""
         return self.path.exists() and read(self.path)[0].made
 
     def set_apart(self, paid: Paid, *, further: bool) -> None:
@@ -99,7 +99,7 @@ class LabelFile:
             self._write(Header(secrets.token_hex(16), *self._about, paid, made=False), names)
 
     def paid(self, wanted: Paid) -> Paid:
-        """What the labels were paid for with; ``wanted`` where they are not made yet.
+        """What the labels cost; ``wanted`` where they are not made yet.
 
         Raises:
             RunError: the file is damaged, or is no such file.
@@ -131,7 +131,7 @@ class LabelFile:
         return replace(found, counted=self._counted(header))
 
     def labels(self, make: Callable[[], Tensor], paid: Paid) -> Tensor:
-        """The labels: read, or made and written where there are none; errors as `paid`."""
+        """Read the labels, or make and write them where there are none; raises as `paid`."""
         names = self._names()
         register = Register(self._witnesses)
         with nullcontext() if names is None else register.locked():
@@ -190,7 +190,7 @@ class LabelFile:
 
 
 def read(path: Path) -> tuple[Header, Tensor]:
-    """What a file says of its labels, and they themselves; RunError: it is none, or damaged."""
+    """Read a label file's header and its labels; RunError if it is none, or damaged."""
     with reported("the private labels", path, "read"):
         content = path.read_bytes()
     body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]
@@ -217,7 +217,7 @@ def has_labels(path: Path) -> bool:
 
 
 def told(path: Path) -> str:
-    """What a file of private labels is, in lines; RunError as of a `LabelFile`."""
+    """A description of a label file, in lines; RunError as of `read`."""
     header = read(path)[0]
     paid, what = header.paid, "private labels" if header.made else "set apart for private labels"
     return (

@@ -1,4 +1,4 @@
-"""Labels that are made private once, and take the place of the raw ones in all of training.
+"""Private labels: made once, they take the place of the raw ones in all of training.
 
 Defined in docs/mathematics.md, Private labels. Whatever a server does with them is post-processing:
 any method, server update, number of rounds, seeds and trials cost nothing more. Features are not
@@ -25,15 +25,15 @@ from vertizo.privacy.plan import LABELS, NOT_COVERED, SIMULATED, NoPrivacy
 from vertizo.privacy.statement import Statement
 
 LONGEST = 1.0
-"""R, to which a teacher's rows are clipped."""
+"""R, the norm that a teacher's rows are clipped to."""
 TYPICAL_CURVATURE = 0.1
-"""Of a softmax, along one class, for records whose class is hardly known."""
+"""Curvature of a softmax along one class, for records whose class is hardly known."""
 CONSTANT = 0.3
-"""Of a teacher's rows, beside components of length 1."""
+"""The constant in a teacher's rows, beside components of length 1."""
 FLAT = 1e-6
 """Share of the largest variance below which a component is left out."""
 STEPS = 60
-"""Of a teacher's fit."""
+"""Steps of a teacher's fit."""
 
 
 class LabelMaker(ABC):
@@ -41,20 +41,20 @@ class LabelMaker(ABC):
 
     @property
     def width(self) -> int:
-        """Numbers that each client uploads of each record for it; 0 for none."""
+        """Numbers of each record that each client uploads to make the labels; 0 for none."""
         return 0
 
     @abstractmethod
     def make(self, labels: Tensor, rows: Tensor | None) -> Tensor:
-        """Labels [records] → as many; ``rows`` [records, clients · width] are the uploads."""
+        """Private labels of raw ones, [records] → [records]; ``rows`` are the uploads or None."""
 
 
 @dataclass(frozen=True)
 class RandomisedResponse(LabelMaker):
-    """Each label with probability ``keep``, else one of the others, each with the same.
+    """Keeps each label with probability ``keep``, else draws one of the others, all alike.
 
-    Warner (1965), for k classes. Pure ε for one label: ``keep / other ≤ e^ε``, in the words that
-    are drawn as well, whose rounding is for the other classes.
+    Warner (1965), for k classes. Pure ε for one label: ``keep / other ≤ e^ε``. That holds for the
+    64-bit words that are drawn as well: they are rounded in favour of the other classes.
     """
 
     epsilon: float
@@ -63,21 +63,21 @@ class RandomisedResponse(LabelMaker):
 
     @property
     def other(self) -> float:
-        """Of each other class, ``1 / (e^ε + k − 1)``."""
+        """Probability of each other class, ``1 / (e^ε + k − 1)``."""
         return math.exp(-self.epsilon) / (1 + (self.classes - 1) * math.exp(-self.epsilon))
 
     @property
     def keep(self) -> float:
-        """``e^ε / (e^ε + k − 1)``."""
+        """Probability that a label is kept, ``e^ε / (e^ε + k − 1)``."""
         return 1 - (self.classes - 1) * self.other
 
     @property
     def exchanged(self) -> int:
-        """Words of 64 bits, of all, at which a label is exchanged."""
+        """How many of the 2⁶⁴ words exchange a label for another."""
         return math.ceil(2**64 * (self.classes - 1) * self.other) + 1
 
     def make(self, labels: Tensor, rows: Tensor | None = None) -> Tensor:
-        """As of a `LabelMaker`, int64."""
+        """See `LabelMaker.make`; int64."""
         count = len(labels)
         words = np.frombuffer(self.random_bytes(16 * count), np.uint64).reshape(2, count)
         exchanged = words[0] < np.uint64(self.exchanged)
@@ -88,12 +88,12 @@ class RandomisedResponse(LabelMaker):
 
 @dataclass(frozen=True)
 class Teacher(LabelMaker):
-    """The classes that a softmax regression predicts, fitted on one noised statistic.
+    """Predicts labels by a softmax regression that is fitted on one noised statistic.
 
-    Rows u_i [K] of norm at most R are whitened, label-free numbers of the clients, a constant
-    among them. What is released is ``U_c + N(0, σ² I)``, ``U_c`` the sum of the rows of class c:
-    another label takes its row from one sum to another, ``√2 R`` in all. For a softmax nothing else
-    of the likelihood depends on labels. ``noise`` has R as its clip and σ as its noise.
+    Rows u_i [K] of norm at most R are whitened, label-free numbers of the clients, a constant among
+    them. ``U_c + N(0, σ² I)`` is released, where ``U_c`` is the sum of the rows of class c: another
+    label takes its row from one sum to another, ``√2 R`` in all. A softmax's likelihood depends on
+    labels through nothing else. ``noise`` has R as its clip and σ as its noise.
     """
 
     noise: NoiseSource
@@ -101,27 +101,27 @@ class Teacher(LabelMaker):
     components: int
     """Numbers of each record that each client uploads."""
     kept: int
-    """Principal components of all of them together that it is fitted on, at most."""
+    """Principal components of all these numbers together that it is fitted on, at most."""
     whitening: float
     """α: components of variance Λ are scaled by Λ^(−α/2)."""
     spread: float
     """τ, how large a coefficient is expected to be."""
     weights: Tensor | None = None
-    """Of the classes, public, [classes]: it takes the class of the largest weighted probability."""
+    """Public weights of the classes, [classes]; the largest weighted probability wins."""
 
     @property
     def width(self) -> int:
-        """The components."""
+        """See `LabelMaker.width`: the components."""
         return self.components
 
     def make(self, labels: Tensor, rows: Tensor | None) -> Tensor:
-        """As of a `LabelMaker`, int64."""
+        """See `LabelMaker.make`; int64."""
         assert rows is not None, "the clients' uploads"
         inputs = self.inputs(rows)
         return self._predicted(inputs, self.released(labels, inputs) / len(inputs))
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """What it is fitted on, u_i of each record, [records, K]."""
+        """The rows u_i that the regression is fitted on, [records, K]."""
         return whitened(rows, self.whitening, self.kept)
 
     def released(self, labels: Tensor, inputs: Tensor) -> Tensor:
@@ -166,14 +166,14 @@ def whitened(rows: Tensor, power: float, kept: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Paid:
-    """What private labels were paid for with."""
+    """What private labels cost, and how they were made."""
 
     mechanism: str
     epsilon: float
     delta: float
     label_advantage: float
     mu: float | None
-    """Where the release is Gaussian."""
+    """μ of the release if it is Gaussian, else None."""
     source: str
     """Where their randomness comes from."""
     is_secret: bool
@@ -181,14 +181,14 @@ class Paid:
 
     @property
     def words(self) -> str:
-        """How they were made."""
+        """How the labels were made, in words."""
         if self.mechanism == "teacher":
             return "the classes that a model predicts which was fitted on one noised statistic"
         return "each label kept or exchanged for another one at random"
 
 
 class PrivateLabelPlan(NoPrivacy):
-    """Replies pass unchanged: they are made of labels that are private already."""
+    """A plan that passes replies unchanged, since training sees no labels but private ones."""
 
     def __init__(self, batch_size: int, paid: Paid) -> None:
         super().__init__(batch_size)
@@ -197,7 +197,7 @@ class PrivateLabelPlan(NoPrivacy):
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """Of the labels alone, whatever the server does with the private ones."""
+        """State the ε of the labels alone, whatever the server does with the private ones."""
         paid = self._paid
         name, ending = ("", "") if paid.is_secret else ("Simulated: ", SIMULATED)
         each = "each training record"

@@ -1,4 +1,4 @@
-"""What each record was charged, and the filter that refuses to go further.
+"""Ledgers: what each record was charged, and the refusal of what would overspend.
 
 See docs/privacy.md, Ledger, and docs/mathematics.md, Composition and budgets.
 
@@ -49,9 +49,9 @@ RUN, REPLY, STEP = 1, 2, 3
 
 @dataclass(frozen=True)
 class Entry:
-    """A client's query of that number in this run, as it is charged: frames as they came and leave.
+    """Query ``number`` of ``client`` in this run, answered and to be charged.
 
-    Each of the records ``ids``, int64 [batch], is charged ``cost`` units.
+    Each record of ``ids``, int64 [batch], is charged ``cost``; frames are as they came and leave.
     """
 
     client: int
@@ -72,10 +72,10 @@ class Answered:
 
 
 class Ledger(Stateful, ABC):
-    """Knows what every record was charged, and refuses what would overspend.
+    """An account of what every record was charged; it refuses what would overspend.
 
-    ``charged`` holds units, [clients, records]; ``share`` is how many one record may be charged
-    for replies to one client.
+    ``charged`` holds units, [clients, records]; ``share`` is how many one record may be charged for
+    replies to one client.
     """
 
     charged: Ids
@@ -84,7 +84,7 @@ class Ledger(Stateful, ABC):
     @property
     @abstractmethod
     def counted(self) -> str:
-        """What its budget is for, in words."""
+        """The runs that its budget is for, in words."""
 
     @property
     @abstractmethod
@@ -97,11 +97,11 @@ class Ledger(Stateful, ABC):
         return int(self.charged.sum(0).max(initial=0))
 
     def charges(self) -> Charges | None:
-        """What a file was charged by all runs on it; None for a ledger that has no file."""
+        """What all runs on the ledger's file were charged; None for a ledger without a file."""
         return None
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
-        """Find that these records may each be charged ``cost`` units for a reply to ``client``.
+        """Check that these records may each be charged ``cost`` units for a reply to ``client``.
 
         Changes nothing.
 
@@ -136,7 +136,7 @@ class Ledger(Stateful, ABC):
 
     @abstractmethod
     def commit(self, entries: Sequence[Entry]) -> None:
-        """Charge all of these and keep their replies, or none; then the replies may leave."""
+        """Charge all these entries and keep their replies, or none; then the replies may leave."""
 
     @abstractmethod
     def begin_step(self, number: int) -> None:
@@ -147,7 +147,7 @@ class Ledger(Stateful, ABC):
         """
 
     def settle(self) -> None:
-        """A resumed run has repeated what it will repeat: the rest is charged as new."""
+        """End the replay of a resumed run: what comes now is charged as new."""
 
     def answered(self, client: int) -> Answered | None:
         """The last answered query of a client in this run, if the ledger outlives its process."""
@@ -155,7 +155,7 @@ class Ledger(Stateful, ABC):
 
 
 class MemoryLedger(Ledger):
-    """For simulations, whose guarantee is that of one run; ``steps`` secret steps may be made."""
+    """A ledger of one simulated run, in memory; it allows ``steps`` secret steps."""
 
     STATE = ("charged", "steps")
     counted = "this run alone; tuning is not counted"
@@ -167,12 +167,12 @@ class MemoryLedger(Ledger):
         self.charged = np.zeros((clients, records), np.int64)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.commit`."""
         for entry in entries:
             self.charged[entry.client, entry.ids.numpy()] += entry.cost
 
     def begin_step(self, number: int) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.begin_step`."""
         if self.steps >= self._most_steps:
             raise BudgetError(f"all {self._most_steps} steps on secret samples were made")
         if number != self.steps:
@@ -181,7 +181,7 @@ class MemoryLedger(Ledger):
 
 
 def digest(frame: bytes) -> bytes:
-    """What a ledger keeps of a frame: BLAKE2b, 32 bytes."""
+    """The BLAKE2b digest that a ledger keeps of a frame, 32 bytes."""
     return blake2b(frame, digest_size=32).digest()
 
 
@@ -206,7 +206,7 @@ class Row(NamedTuple):
         return digest(previous + text + (struct.pack("<q", self.time) if self.time else b""))
 
     def repeats(self, other: Row) -> bool:
-        """Whether both say the same, whenever that was."""
+        """Whether both rows are equal but for their times."""
         return self._replace(time=other.time) == other
 
 
@@ -217,14 +217,14 @@ class Answers:
         self.numbers, self.sequences = array("q", [-1]), array("q", [0])
 
     def row_of(self, number: int) -> int | None:
-        """The sequence of the row that answers query ``number`` from 0 on."""
+        """The sequence of the row that answers query ``number`` (from 0); None if none does."""
         place = bisect_left(self.numbers, number)
         found = 0 < place < len(self.numbers) and self.numbers[place] == number
         return self.sequences[place] if found else None
 
 
 class Tally:
-    """What a log adds up to; ``print`` it. It follows from record IDs and public constants alone.
+    """The sums of a log; ``print`` shows them. They follow from record IDs and public constants.
 
     ``charged`` holds units, [clients, records]; ``runs`` the sequence of each run's first row, by
     name; ``answers`` is by run and client, ``steps_of`` counts secret steps by run; ``times`` are
@@ -248,11 +248,11 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """Units that every record still has for every client."""
+        """Units that every record still has left, at least, for every client."""
         return self.left_of(range(self.budget.clients))
 
     def left_of(self, clients: Sequence[int]) -> int:
-        """Units that every record still has for each of those clients."""
+        """Units that every record still has left, at least, for each of those clients."""
         return self.budget.share - int(self.charged[list(clients)].max())
 
     @property
@@ -281,7 +281,7 @@ class Tally:
         return ids
 
     def note(self, sequence: int, row: Row) -> None:
-        """Remember a row, but for what it charges; ValueError if it cannot follow the others."""
+        """Count a row, except what it charges; ValueError if it cannot follow the earlier ones."""
         if row.kind == REPLY:
             answers = self.answers.setdefault((row.run, row.client), Answers())
             good = (
@@ -331,7 +331,7 @@ class Tally:
 
 
 def date_text(time: int) -> str:
-    """As people read it, in UTC; nothing where nobody noted it.
+    """A time as people read it, in UTC; empty where nobody noted it.
 
     >>> date_text(1764000000), date_text(0)
     ('2025-11-24 16:00 UTC', '')
@@ -340,5 +340,5 @@ def date_text(time: int) -> str:
 
 
 def _percent(part: float) -> str:
-    """Rounded up, so that what is not used up is not called so, nor something nothing."""
+    """A share in per cent, rounded up, so that a little is not shown as nothing."""
     return f"{math.ceil(part * 1000) / 10:.1f} %"

@@ -1,8 +1,6 @@
-"""The ledger that belongs to the records: every run, seed and trial on them draws on it.
+"""The durable ledger of a set of records: every run, seed and trial on them draws on it.
 
-See docs/privacy.md, Ledger. What it charges depends on record IDs and public constants, never on a
-value that is computed from labels: what it refuses, and what its file and its tally hold, tells
-nothing about them beyond the replies themselves.
+See docs/privacy.md, Ledger. `vertizo.privacy.ledger.base` says what charges may depend on.
 """
 
 from __future__ import annotations
@@ -36,19 +34,25 @@ from vertizo.privacy.ledger.register import Names, Register, Registered, togethe
 from vertizo.privacy.ledger.witness import Witness
 
 SLACK = 1e-6
-"""By which a run's noise on secret steps may be more than its ledger counts, which is safe."""
+"""Share by which a run's noise on secret steps may exceed what its ledger counts: that is safe."""
 
 
 class DurableLedger(Ledger):
-    """The ledger that belongs to the records, in a file; every run and trial on them draws on it.
+    """The ledger of a set of records, in a file; every run and trial on them draws on it.
 
     Made by `create`, opened for one run by `open`. A reply is charged and kept, in one transaction
-    that is on disk, before it leaves. So a server that is killed at any moment, and started again,
-    finds each reply that may have left, sends that very reply when the query comes again, and
-    charges it once. An older copy of the file does not start.
+    that is on disk, before it leaves: a server that is killed and started again finds each reply
+    that may have left, sends that very reply when the query comes again, and charges it once::
 
-    Calls come one at a time. After an error while writing it refuses everything: what is on disk
-    then counts, and `open` reads it. ``tally`` is what all runs have spent; ``print`` it.
+        state            admit                commit of a kept row  begin_step below `steps`
+        replaying        at no cost           charges nothing       returns, charges nothing
+        charging         BudgetError at need  charges nothing       ConflictError
+        closed, failed   RunError             RunError              RunError
+
+    `open` with ``replays`` begins in the first row for each client that was answered. The client's
+    last kept query leads to the second, as `settle` does for all clients and for steps; `close` or
+    an error of writing leads to the third. An older copy of the file does not start. Calls come one
+    at a time. ``tally`` is what all runs have spent; ``print`` it.
     """
 
     def __init__(
@@ -143,14 +147,14 @@ class DurableLedger(Ledger):
             path: of the file.
             run: the run's name.
             witness_folder: apart from the ledger; None for the user's state folder.
-            share: units that one record may be charged in this run for one client, since the run
-                states the ε of so many, whatever clients ask; None for all that the ledger has.
+            share: units that one record may be charged in this run for one client, which the ε that
+                the run states is for; None for all that the ledger has.
             secret: the secret steps that the run will make at most.
             replays: whether the noise is seeded, so that a resumed run repeats what it did since
                 its checkpoint, byte for byte. Repeated queries then pass `admit` whatever is left,
                 and repeated steps are free. With fresh noise a repeated step is another release.
-            check: raises where the ledger is for other runs than this, before it is written to.
-            names: of the run's records, to find that it is for these, and to register the ledger
+            check: raises if the budget is not for this run; called before anything is written.
+            names: of the run's records, to check that the ledger is for these, and to register it
                 here if it was moved; None where nothing tells them apart.
 
         Raises:
@@ -178,7 +182,7 @@ class DurableLedger(Ledger):
 
     @staticmethod
     def stated(path: Path) -> str:
-        """What all runs on a ledger and on those beside it come to, in words; RunError: as above.
+        """The ε of all runs on a ledger and on those beside it, in words; RunError as of `inspect`.
 
         Those beside it are for some of the same records, as far as the register here knows.
         """
@@ -192,12 +196,12 @@ class DurableLedger(Ledger):
             return file.tally
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
-        """As of a `Ledger`; RunError if writing failed before."""
+        """See `Ledger.admit`; RunError if writing failed before."""
         self._check_usable()
         super().admit(client, ids, 0 if client in self._replaying else cost)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """As of a `Ledger`. An entry that repeats an earlier one in every byte is charged once.
+        """See `Ledger.commit`. An entry that repeats an earlier one in every byte is charged once.
 
         Raises:
             ConflictError: a query number was used for something else, or is below the last one.
@@ -234,7 +238,7 @@ class DurableLedger(Ledger):
             raise
 
     def begin_step(self, number: int) -> None:
-        """As of a `Ledger`; on disk when it returns. Steps of all runs together are limited.
+        """See `Ledger.begin_step`; on disk when it returns. Steps of all runs together are limited.
 
         Raises:
             ConflictError: ``number`` is not the next one.
@@ -252,22 +256,22 @@ class DurableLedger(Ledger):
         self._append([Row(STEP, self._run, number=number)], {})
 
     def settle(self) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.settle`."""
         self._replaying.clear()
         self._replays = False
 
     def answered(self, client: int) -> Answered | None:
-        """As of a `Ledger`, with the reply as it left."""
+        """See `Ledger.answered`; the reply is as it left."""
         return self._last.get(client)
 
     @property
     def counted(self) -> str:
-        """What its budget is for, in words; with the ledgers beside it, if there are any."""
+        """The runs that its budget is for, in words, with the ledgers beside it."""
         words = together(self.budget, self._beside)
         return f"this run; all runs on the ledger {self._file.path.name!r} together have {words}"
 
     def charges(self) -> Charges:
-        """As of a `Ledger`."""
+        """See `Ledger.charges`."""
         return Charges(
             self.tally.spent, self.tally.steps, len(self.tally.runs), self.budget.epsilon
         )
@@ -278,7 +282,7 @@ class DurableLedger(Ledger):
         return self.tally.steps_of[self._run]
 
     def close(self) -> None:
-        """Let go of the file and the witness."""
+        """Close the file and the witness."""
         self._settled = False
         self._file.close()
         self._witness.close()
@@ -308,7 +312,7 @@ class DurableLedger(Ledger):
     def _repeats(
         self, row: Row, new: dict[tuple[int, int], Row], last: dict[int, Answered]
     ) -> bool:
-        """Whether it was committed before, by an earlier call or earlier in this one."""
+        """Whether a row was committed before, by an earlier call or earlier in this one."""
         answers, number = self._answers(row.client), row.number
         if number > (last[row.client].number if row.client in last else answers.numbers[-1]):
             return False

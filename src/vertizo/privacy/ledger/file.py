@@ -1,4 +1,4 @@
-"""The log of a durable ledger on disk, what it adds up to, and what is checked when it is opened.
+"""The log of a durable ledger on disk: how it is kept, added up, and checked when it is opened.
 
 The file is SQLite, append-only, chained by hashes. Write-ahead logging with ``synchronous=FULL``: a
 transaction is on disk when it returns. One process at a time has the file. Every row carries a hash
@@ -31,7 +31,7 @@ from vertizo.privacy.ledger.witness import DamagedWitness, Head, Witness, report
 APPLICATION = 0x565A4C47
 """``VZLG``, SQLite's application_id: what `file` and other tools know the file by."""
 VERSION = 2
-"""1 was without times."""
+"""The file's format; version 1 had no times."""
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
@@ -70,8 +70,8 @@ _INSERT = (
 def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None) -> str:
     """Make a ledger's file and its witness, or neither, and return the new ledger's identity.
 
-    The witness is there before the file has its name: no copy of a ledger, however early it was
-    made, finds no witness on the machine that it comes from, and none is believed elsewhere.
+    The witness is made before the file has its name: every copy of a ledger, however early, finds a
+    witness on the machine that it comes from, and none is believed elsewhere.
 
     Raises:
         RunError: there is something of that name, or it cannot be made.
@@ -112,7 +112,7 @@ def _first(identity: str, budget: str) -> bytes:
 
 
 class LedgerFile:
-    """A ledger's file, open, locked and read: what its log adds up to, and where it ends.
+    """A ledger's file, open and locked, with the sums of its log (`tally`) and its end (`head`).
 
     Raises:
         RunError: missing, in use, no ledger, of another version, not writable, or damaged.
@@ -144,7 +144,7 @@ class LedgerFile:
             undo.pop_all()
 
     def _lock(self) -> None:
-        """Have the file for oneself, and find what the ledger is for."""
+        """Lock the file for this process, and read the budget that the ledger has."""
         run = self._db.execute
         run("PRAGMA locking_mode = EXCLUSIVE")  # before the first access: the lock is then kept
         (application,) = run("PRAGMA application_id").fetchone()
@@ -199,20 +199,20 @@ class LedgerFile:
         self.head = head
 
     def holds(self, head: Head) -> bool:
-        """Whether the log ended there once, or does now."""
+        """Whether the log ends at ``head`` now, or did so once."""
         with reported("the ledger", self.path, "read"):
             query = "SELECT chain FROM log WHERE sequence = ?"
             found = self._db.execute(query, (head.sequence,)).fetchone()
         return head == self._start or found == (head.chain,)
 
     def row(self, sequence: int) -> Row:
-        """One row."""
+        """The row of that sequence."""
         with reported("the ledger", self.path, "read"):
             query = f"SELECT {_COLUMNS} FROM log WHERE sequence = ?"
             return Row._make(self._db.execute(query, (sequence,)).fetchone())
 
     def reply_of(self, row: Row) -> bytes:
-        """The frame of a run's last reply to a client, which that row tells of, as it left."""
+        """The frame, as it left, of the reply that ``row`` records: a run's last to a client."""
         with reported("the ledger", self.path, "read"):
             query = "SELECT frame FROM reply WHERE run = ? AND client = ?"
             (frame,) = self._db.execute(query, (row.run, row.client)).fetchone() or (None,)
@@ -244,11 +244,11 @@ class LedgerFile:
         self.head = head
 
     def damaged(self, what: str) -> NoReturn:
-        """Raise RunError."""
+        """Raise RunError for a damaged ledger."""
         raise RunError(f"the ledger {self.path} is damaged: {what}")
 
     def close(self) -> None:
-        """Let go of the file; what was not committed is undone."""
+        """Close the file; what was not committed is undone."""
         self._db.close()
 
 
@@ -256,10 +256,10 @@ class LedgerFile:
 def opened(
     path: Path, witness_folder: Path | None, *, accept: bool
 ) -> Iterator[tuple[LedgerFile, Witness]]:
-    """A ledger's file, and its witness, which agrees with it; both are locked.
+    """Open and lock a ledger's file and its witness, which must agree.
 
-    They are closed after an error inside, or where only ``accept`` was asked for: a witness that
-    is missing or damaged is then made anew. RunError: see `DurableLedger.open`.
+    Both are closed after an error inside, and always with ``accept``, which makes a missing or
+    damaged witness anew. RunError: see `DurableLedger.open`.
     """
     with ExitStack() as stack:
         file = LedgerFile(path)

@@ -1,9 +1,9 @@
-"""Which records which ledger or file of private labels is for, in the user's state folder.
+"""The register, in the user's state folder, of the records that each ledger or label file is for.
 
-So nobody gets a second budget unnoticed. A file in it has a line of JSON, which says where the
-ledger is and what it states, and then a keyed digest of each record's key, ascending; a second file
-has the digests of all that the label holder has in each record's row, and a third (`Likes`) what a
-file that was exported anew still has in common with it. The digests' own key,
+It keeps anybody from getting a second budget unnoticed. A file in it has a line of JSON, which says
+where the ledger is and what it states, and then a keyed digest of each record's key, ascending; a
+second file has the digests of all that the label holder has in each record's row, and a third
+(`Likes`) what a file that was exported anew still has in common with it. The digests' own key,
 ``secret.key``, lies beside them. Whoever reads the whole folder can test whether a record that they
 know is in a ledger; the files without ``secret.key`` tell how many records there are, and nothing
 else. ``digests`` lists the SHA-256 of each: one that is damaged would grant a second budget.
@@ -33,40 +33,40 @@ Digests = np.ndarray[Any, np.dtype[np.uint64]]
 NONE: Digests = np.zeros(0, np.uint64)
 
 SHARE, FEWEST = 0.2, 5
-"""So many rows that are nearly those of another file's, and of nobody else here or there, are
-taken for the same people: this share of them, and never fewer than that."""
+"""Share of rows, and least number of them, that must nearly equal another file's for both to be of
+the same people; only rows that no other one nearly equals count."""
 WIDE, MOST = 4, 2**22
-"""Tables of so many columns are compared without any one of them as well, up to so many values."""
+"""Tables of so many columns and at most so many values are compared without any one column too."""
 KEY_BYTES = 32
 DIGEST_BYTES = 8
-"""Of a record. Of 33 million records and as many others, two are taken for one with probability
-10⁻⁴, which refuses a ledger that could have been made."""
+"""Bytes of a record's digest. Of 33 million records and as many others, two are taken for one with
+probability 10⁻⁴, which refuses a ledger that could have been made."""
 FURTHER = "which adds to it: `vertizo privacy ledger create FILE CONFIG --further`"
 Holds = Literal["replies", "labels"]
 """What a file counts: replies as they leave, or private labels, once."""
 
 
 class Names(NamedTuple):
-    """What tells records apart, in the order of their numbers."""
+    """What tells a run's records apart, in the order of their IDs."""
 
     keys: Sequence[str]
     contents: Sequence[str] = ()
-    """All that the label holder has in each one's row, as text; nothing where it is not known."""
+    """Each record's whole row at the label holder, as text; empty where it is not known."""
     likeness: Sequence[Sequence[str]] = ()
-    """The columns of the same without identifiers, labels and weights, near enough to see through
-    rounding; none where they are not known."""
+    """The same by column, without identifiers, labels and weights, so coarse that rounding changes
+    nothing; empty where it is not known."""
 
 
 class Likes(NamedTuple):
-    """Digests of rows' values, whatever the columns' names and order, that one row has alone."""
+    """Digests of rows that differ from all others, whatever the columns' names and order are."""
 
     whole: Digests
-    """Of each row, ascending."""
+    """Digests of whole rows, ascending."""
     nearly: Digests
-    """Of each row without any one of its columns, ascending."""
+    """Digests of rows without any one of their columns, ascending."""
 
     def shared(self, other: Likes) -> int:
-        """How many of these rows are nearly the other's: as they are, or but for a column."""
+        """How many of these rows the other has as well, exactly or but for one column."""
         return sum(
             len(np.intersect1d(ours, theirs))
             for ours, theirs in (
@@ -77,16 +77,16 @@ class Likes(NamedTuple):
         )
 
     def are_of(self, other: Likes) -> bool:
-        """Whether these are taken for the other's people."""
+        """Whether these rows are taken for those of the other's people."""
         return self.shared(other) >= max(FEWEST, SHARE * len(self.whole))
 
     def content(self) -> bytes:
-        """As a file has them."""
+        """The digests as bytes, as a file keeps them."""
         return np.uint64(len(self.whole)).tobytes() + self.whole.tobytes() + self.nearly.tobytes()
 
     @classmethod
     def of_bytes(cls, content: bytes) -> Likes:
-        """From a file; ValueError for what is none."""
+        """Read what `content` wrote; ValueError for other bytes."""
         if not content:
             return NOTHING
         numbers = np.frombuffer(content, "<u8")
@@ -96,7 +96,7 @@ class Likes(NamedTuple):
         return cls(every[:count], every[count:])
 
     def joined(self, other: Likes) -> Likes:
-        """Those of both."""
+        """The digests of both."""
         return Likes(*(np.union1d(a, b) for a, b in zip(self, other, strict=True)))
 
 
@@ -105,11 +105,11 @@ NOTHING = Likes(NONE, NONE)
 
 @dataclass(frozen=True)
 class Registered:
-    """A ledger that the register knows.
+    """A ledger or label file that the register knows.
 
     ``ledger`` is where its file was when it was used last, ``name`` that of its records, ``order``
-    the digest of the records in the order of their numbers, hex. ``keys`` and ``rows`` are digests
-    of keys and of rows' contents, ascending; no rows where they are not known.
+    the digest of the records in the order of their IDs, hex. ``keys`` and ``rows`` are digests of
+    keys and of rows' contents, ascending; no rows where they are not known.
     """
 
     identity: str
@@ -131,8 +131,7 @@ class Registered:
         return f"ε = {bound_text(self.epsilon, 6)} at δ = {self.delta:g}"
 
     def overlaps(self, other: Registered) -> bool:
-        """Whether both are for some record, by its key or all that is in its row, or for many by
-        what is nearly in their rows."""
+        """Whether both share a record, by its key or whole row, or many by nearly equal rows."""
         pairs = (self.keys, other.keys), (self.rows, other.rows)
         if any(len(np.intersect1d(ours, theirs)) for ours, theirs in pairs):
             return True
@@ -153,7 +152,7 @@ class Register:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else looks a record up or registers one inside."""
+        """Lock the register: nobody else looks a record up or registers one inside."""
         system.require_locks("a ledger")
         with self._reported("used"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -217,7 +216,7 @@ class Register:
     ) -> None:
         """Register a file for these records; RunError if it cannot be written.
 
-        ``before`` is what is known of it: rows as they were when it was charged for them earlier.
+        ``before`` is the file's earlier entry, whose rows it keeps: it was charged for those too.
         """
         keys = self._digests(who.keys)
         rows, likes = self._digests(who.contents), self._likes(who.likeness)
@@ -247,10 +246,10 @@ class Register:
         who: Names,
         holds: Holds = "replies",
     ) -> tuple[Registered, ...]:
-        """Find that a file is for these records; one that is not registered here is now.
+        """Check that a file is for these records, and register it if it is new here.
 
-        Returns the others that are for some of them as well. RunError: it is for other records, or
-        it is new here and others are for some of them.
+        Returns the other files that are for some of them. RunError: it is for other records, or it
+        is new here and others are for some of them.
         """
         known = self.known(identity)
         if known is None:
@@ -290,7 +289,7 @@ class Register:
                 self.forget(known.identity)
 
     def forget(self, identity: str) -> None:
-        """A file that was never charged is registered no more."""
+        """Remove a file that was never charged from the register."""
         with self._reported("written"):
             (self._folder / identity).unlink()
             for more in ("rows", "likes"):
@@ -303,7 +302,7 @@ class Register:
         return [one for one in known if one is not None]
 
     def known(self, identity: str) -> Registered | None:
-        """What is registered of one; None for nothing."""
+        """The entry of one identity; None if there is none."""
         path = self._folder / identity
         with self._reported("read"):
             try:
@@ -321,7 +320,7 @@ class Register:
             raise RunError(f"{path} is damaged: it does not say what a ledger is for") from None
 
     def _likes(self, columns: Sequence[Sequence[str]]) -> Likes:
-        """A row's digest is the sum of its values', so that names and order do not matter."""
+        """Digests of rows; each sums those of its values, so that names and order do not matter."""
         if not columns:
             return NOTHING
         values = np.stack([self._of_column(column) for column in columns], 1)
@@ -354,14 +353,14 @@ class Register:
 
 
 def _alone(digests: Digests) -> Digests:
-    """Those that are there once, ascending."""
+    """The digests that occur once, ascending."""
     found, times = np.unique(digests, return_counts=True)
     alone: Digests = found[times == 1]
     return alone
 
 
 def together(budget: LedgerBudget, beside: Sequence[Registered]) -> str:
-    """What a file's ε is, and with the others that are for some of its records, in words."""
+    """A file's ε in words, and its sum with the files for some of the same records."""
     words = f"ε = {bound_text(budget.epsilon)} at δ = {budget.delta:g}"
     if not beside:
         return words

@@ -1,4 +1,4 @@
-"""A ledger of more clients than a run has: each is charged what is its own."""
+"""A ledger of all clients, as a run of some of them sees it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vertizo.privacy.ledger.base import Answered, Entry, Ids, Ledger
 
 
 class LedgerView(Ledger):
-    """The ledger of all parties, for a run of some of them.
+    """The ledger of all clients, for a run of some of them.
 
     Args:
-        whole: of all clients; open, and closed by whoever opened it.
-        seats: each client's number in it, in the order of the run's own.
+        whole: the open ledger of all clients; whoever opened it closes it.
+        seats: each client's number in that ledger, in the order of the run's own.
     """
 
     def __init__(self, whole: Ledger, seats: Sequence[int]) -> None:
@@ -25,39 +25,39 @@ class LedgerView(Ledger):
 
     @property
     def charged(self) -> Ids:  # type: ignore[override]
-        """As of a `Ledger`; of the run's own clients."""
+        """Units charged, [clients, records], of the run's own clients."""
         return self._whole.charged[list(self._seats)]
 
     @property
     def counted(self) -> str:
-        """As of a `Ledger`."""
+        """See `Ledger.counted`."""
         return self._whole.counted
 
     def charges(self) -> Charges | None:
-        """As of a `Ledger`."""
+        """See `Ledger.charges`."""
         return self._whole.charges()
 
     @property
     def steps(self) -> int:
-        """As of a `Ledger`."""
+        """See `Ledger.steps`."""
         return self._whole.steps
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.admit`."""
         self._whole.admit(self._seats[client], ids, cost)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.commit`."""
         self._whole.commit([replace(one, client=self._seats[one.client]) for one in entries])
 
     def begin_step(self, number: int) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.begin_step`."""
         self._whole.begin_step(number)
 
     def settle(self) -> None:
-        """As of a `Ledger`."""
+        """See `Ledger.settle`."""
         self._whole.settle()
 
     def answered(self, client: int) -> Answered | None:
-        """As of a `Ledger`."""
+        """See `Ledger.answered`."""
         return self._whole.answered(self._seats[client])

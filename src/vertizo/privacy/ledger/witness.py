@@ -1,4 +1,4 @@
-"""The note of how far a ledger had come, in the user's state folder, apart from the ledger.
+"""The witness of a ledger: a note, kept apart from it, of how far its log had come.
 
 Whoever puts back a folder from last week's backup puts back last week's spending; the witness,
 which lies elsewhere, shows it. It is made with the ledger. Where there is none, somebody must vouch
@@ -35,10 +35,10 @@ class DamagedWitness(RunError):  # noqa: N818 - a kind of RunError
 
 
 class Witness:
-    """The note that belongs to the ledger of one identity, after which its file is named.
+    """The witness of one ledger, whose identity names its file.
 
-    It lies in ``folder``, None for the user's state folder. RunError of every method: it cannot be
-    used.
+    It lies in ``folder``, None for the user's state folder. Every method raises RunError if it
+    cannot be used.
     """
 
     def __init__(self, identity: str, folder: Path | None = None) -> None:
@@ -56,14 +56,14 @@ class Witness:
             )
 
     def create(self, head: Head) -> None:
-        """Write a new one, through to the disk: it must still be there after a power cut."""
+        """Write a new witness, through to the disk: it must still be there after a power cut."""
         system.require_locks("a ledger")
         with self._reported("written"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self.path, self._title + 2 * self._line(head))
 
     def open(self) -> Head | None:
-        """Read it, and hold it: a second copy of the ledger is not used meanwhile.
+        """Read the witness and lock it, so that no second copy of the ledger is used meanwhile.
 
         None if there is no file. DamagedWitness: it is no witness of this ledger.
         """
@@ -90,7 +90,7 @@ class Witness:
         return newest
 
     def write(self, head: Head) -> None:
-        """Move on. Not forced to the disk: it may lag, never lead."""
+        """Write the log's new end; not forced to the disk, since a witness may lag, never lead."""
         line = self._line(head)
         with self._reported("written"):
             written = os.pwrite(self._handle, line, len(self._title) + self._slot * len(line))
@@ -99,7 +99,7 @@ class Witness:
         self._slot = 1 - self._slot
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file, which unlocks it."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -125,7 +125,7 @@ class Witness:
 
 
 def state_folder() -> Path:
-    """Where witnesses are kept unless somebody says otherwise."""
+    """The folder of witnesses unless another is named; RunError without a home folder."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         root = named if named.is_absolute() else Path.home() / ".local" / "state"
@@ -151,7 +151,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def reported(what: str, path: Path, done: str) -> Iterator[None]:
-    """Make one line of what SQLite and the operating system complain of."""
+    """Turn errors of SQLite and the operating system into a RunError of one line."""
     try:
         yield
     except OSError as error:

@@ -27,20 +27,20 @@ from numpy.typing import NDArray
 from vertizo.core.errors import ConfigError
 
 RandomBytes = Callable[[int], bytes]
-"""So many bytes that nobody can foresee; ``os.urandom`` but in tests."""
+"""Gives as many bytes as asked for, which nobody can foresee; ``os.urandom`` but in tests."""
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LARGEST_SCALE = 2**30
-"""Up to which ``2s²`` fits 64 bits, with room to spare."""
+"""Largest scale s: ``2s²`` fits 64 bits, with room to spare."""
 
 CANDIDATES_PER_DRAW = 2.3
-"""About how many are needed: 0.63 pass the first coin, 0.76 of those the last."""
+"""Candidates per draw, about: 0.63 pass the first coin, 0.76 of those the last."""
 
 
 class DiscreteGaussian:
-    """Draws from ``N_Z(0, s²)``; it keeps no state, and no bit is used twice.
+    """A sampler of ``N_Z(0, s²)``; it keeps no state, and uses no bit twice.
 
     The scale s is an integer from 1 to 2³⁰, else ConfigError, and nearly exactly the standard
     deviation from 2 on.
@@ -97,7 +97,7 @@ class DiscreteGaussian:
         return remainder[once], multiple[once], negative[once]
 
     def _coins(self, times: Integers, numerators: Integers, denominator: int) -> Flags:
-        """Whether all ``times`` tosses of the coin below come up true; no toss, no failure."""
+        """Whether all ``times`` tosses of `_coin` come up true; true where there is none."""
         tossed, left = np.ones(times.size, np.bool_), np.flatnonzero(times)
         toss = 0
         while left.size:

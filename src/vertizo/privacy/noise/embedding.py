@@ -31,7 +31,7 @@ IDEAL = (
 
 @dataclass(frozen=True)
 class EmbeddingNoise:
-    """Clips and noises one client's embeddings. The back-propagated gradient is not changed by it.
+    """Clips one client's embeddings and adds noise; back-propagated gradients are unchanged.
 
     The stream is the noise's own, shared with nothing else.
     """
@@ -46,11 +46,11 @@ class EmbeddingNoise:
         return clip(rows, self.clip_norm).to(embeddings.dtype).view(embeddings.shape)
 
     def release(self, number: int, embeddings: Tensor) -> Tensor:
-        """What is sent as query ``number`` in place of embeddings [points, batch, d_h]."""
+        """The noised embeddings that are sent as query ``number``, [points, batch, d_h]."""
         return self._noised(self.stream.child("query"), number, embeddings)
 
     def release_upload(self, start: int, embeddings: Tensor) -> Tensor:
-        """What is sent to fill the table, of the rows from ``start`` on, [rows, d_h]."""
+        """The noised embeddings that fill the table from row ``start`` on, [rows, d_h]."""
         return self._noised(self.stream.child("table"), start, embeddings)
 
     def _noised(self, stream: Stream, number: int, embeddings: Tensor) -> Tensor:
@@ -61,11 +61,11 @@ class EmbeddingNoise:
 
 @dataclass(frozen=True)
 class EmbeddingStatement:
-    """What the noise on one client's embeddings comes to, counted in two ways.
+    """The ε of the noise on one client's embeddings, exactly and by the published formula.
 
     ``releases`` is k, embeddings of one record that one client sends; μ is 2C√k/σ.
-    ``epsilon_published`` has DPZV's sampling factor, which does not hold: the server sees who is
-    in the batch.
+    ``epsilon_published`` has DPZV's sampling factor, which does not hold: the server sees who is in
+    the batch.
     """
 
     clip: float
@@ -76,14 +76,14 @@ class EmbeddingStatement:
     epsilon: float
     epsilon_published: float
     simulated: bool = False
-    """Whether whoever knows a seed knows the noise."""
+    """Whether the noise follows from a seed, so that whoever knows that knows the noise."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``summary.json``."""
+        """The statement for ``summary.json``."""
         return asdict(self)
 
     def words(self) -> str:
-        """For people."""
+        """The statement in words."""
         plural, seeded = "s" if self.releases > 1 else "", "simulated " if self.simulated else ""
         return (
             "No privacy guarantee: the labels are not protected at all. "

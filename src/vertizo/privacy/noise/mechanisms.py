@@ -13,10 +13,11 @@ from vertizo.core.validate import positive
 
 
 class NoiseSource(ABC):
-    """Adds noise that nobody outside the server can foresee, or compute anew if it ``is_secret``.
+    """A source of noise on sums of clipped contributions.
 
-    Releases are numbered by whoever asks. Contributions are clipped already, each to norm at most
-    C, float64; ``noise_std`` is σ of each number of a noised sum.
+    If it ``is_secret``, nobody outside the server can foresee its noise or compute it anew. Callers
+    number releases. Contributions are clipped to norm C, float64; ``noise_std`` is σ of each
+    number.
     """
 
     name: str
@@ -25,26 +26,26 @@ class NoiseSource(ABC):
     noise_std: float
 
     def sum(self, release: int, rows: Tensor) -> Tensor:
-        """Each record's contribution, [batch, K], → their noised sum, [K]."""
+        """Add noise to the sum of the records' contributions, [batch, K] → [K]."""
         return self.onto(release, rows.sum(0))
 
     def each(self, release: int, rows: Tensor) -> Tensor:
-        """Each record's contribution, [batch, K], → the same with noise on every number."""
+        """Add noise to every number of the records' contributions, [batch, K] → [batch, K]."""
         return self.onto(release, rows)
 
     @abstractmethod
     def onto(self, release: int, total: Tensor) -> Tensor:
-        """A sum whose contributions were never apart, [d], → the same with noise."""
+        """Add noise to a sum whose contributions were never apart, [d] → [d]."""
 
     def fill(self) -> None:  # noqa: B027 - may do nothing
-        """Draw ahead, where that makes a difference; no query waits now."""
+        """Draw noise ahead while no query waits, where the source does so."""
 
     def forget(self) -> None:  # noqa: B027 - may do nothing
-        """Let go of what was drawn ahead; what comes next is drawn anew."""
+        """Drop the noise that was drawn ahead; what comes next is drawn anew."""
 
 
 class SeededNoise(NoiseSource):
-    """Noise for simulations: repeatable, and so a secret from nobody who knows the seed.
+    """Noise for simulations: repeatable, and known to everybody who knows the seed.
 
     Its stream shares nothing with those of directions, batches or initial values.
     """
@@ -58,6 +59,6 @@ class SeededNoise(NoiseSource):
         self._stream = stream
 
     def onto(self, release: int, total: Tensor) -> Tensor:
-        """As of a `NoiseSource`; the number of the release decides the noise."""
+        """See `NoiseSource.onto`; the number of the release decides the noise."""
         noise = self._stream.generator(release).standard_normal(tuple(total.shape))
         return total + self.noise_std * arrays.here(torch.from_numpy(noise), total.device)

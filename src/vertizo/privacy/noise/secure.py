@@ -3,7 +3,7 @@
 Clipped contributions are cut to multiples of a grid, added as integers, and given integer noise
 ``N_Z(0, s²)``; only the result is a floating-point number again. So nothing that is released has
 been through rounding that depends on the data, and what it guarantees is computed for what is
-released (`grid_accounting`).
+released (`privacy/accounting/grid.py`).
 
 The grid g is a power of two that depends on the public constants C and σ alone: near ``C·2⁻²⁴``,
 coarser only where σ is so large that ``s = ⌈σ/g⌉`` would exceed 2³⁰. Cutting goes towards zero, so
@@ -41,15 +41,15 @@ GRID_BITS = 24
 """The grid is finer than the clip by about this many bits: as fine as float32 is at the clip."""
 LARGEST_SCALE_BITS = 30
 LARGEST_SUM = 2.0**50
-"""Where sums that come without contributions are cut, in grid steps; float64 holds them exactly."""
+"""Grid steps at which sums without contributions are cut; float64 holds them exactly."""
 
 
 class SecureNoise(NoiseSource):
-    """Sums of clipped contributions, noised; one object for each clip and σ, shared by nobody.
+    """Exact discrete Gaussian noise on clipped sums; one object for each clip and σ.
 
-    Each method takes the number of the release, as noise that is made from a seed needs it; here it
-    changes nothing, and asking twice gives two independent results. At most ``ahead`` numbers are
-    drawn ahead. ``noise_std`` becomes σ as drawn: what was asked for, rounded up to the grid.
+    Each method takes the number of the release, as seeded noise needs it, and ignores it: asking
+    twice gives two independent results. At most ``ahead`` numbers are drawn ahead. ``noise_std``
+    becomes σ as drawn: what was asked for, rounded up to the grid.
 
     >>> noise = SecureNoise(clip_norm=1.0, noise_std=10.0)
     >>> noise.sum(0, torch.ones(64, 3, dtype=torch.float64)).shape
@@ -77,20 +77,20 @@ class SecureNoise(NoiseSource):
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves `sum`, and one row of `each`: 2C."""
+        """The most that replacing one record moves `sum`, or one row of `each`: 2C."""
         return self._clip.sensitivity
 
     def sensitivity_onto(self, numbers: int, error: float = 0.0) -> float:
-        """How far replacing one record moves `onto` at most: ``2C + g√d + error`` for d numbers.
+        """The most that replacing one record moves `onto`: ``2C + g√d + error`` for d numbers.
 
-        ``error`` is how far apart, at most, the arithmetic may have put the sums of neighbouring
-        data sets beyond 2C; that is for whoever adds them up to know.
+        ``error`` bounds how much farther apart than 2C floating-point arithmetic may put the sums
+        of neighbouring data sets; whoever adds them up knows it.
         """
         non_negative("error", error)
         return self.sensitivity + self.grid * math.sqrt(numbers) + error
 
     def correction(self, numbers: int) -> GridCorrection:
-        """To this noise from Gaussian, for the most ``numbers`` that may depend on one record."""
+        """The correction from Gaussian noise where ``numbers`` may depend on one record."""
         return GridCorrection(((numbers, self.grid_std),))
 
     def sum(self, release: int, rows: Tensor) -> Tensor:
@@ -104,17 +104,17 @@ class SecureNoise(NoiseSource):
     def onto(self, release: int, total: Tensor) -> Tensor:
         """``total`` + noise, of its shape, for sums whose contributions were never apart, float64.
 
-        What `sensitivity_onto` says is charged for them; it holds for finite sums only.
+        `sensitivity_onto` is their sensitivity; it holds for finite sums only.
         """
         steps = total.to(torch.float64).nan_to_num(0.0) / self.grid
         return self._noised(steps.clamp_(-LARGEST_SUM, LARGEST_SUM).trunc_().to(torch.int64))
 
     def fill(self) -> None:
-        """Draw ahead, if less than half is left: for after a reply has gone, or another thread."""
+        """Draw ahead if less than half is left; call it once a reply has gone, or in a thread."""
         self._pool.fill()
 
     def forget(self) -> None:
-        """Let go of what was drawn ahead, as when the bits come from elsewhere from now on."""
+        """Drop what was drawn ahead, as when bits come from elsewhere from now on."""
         self._pool.forget()
 
     def _on_grid(self, rows: Tensor) -> Tensor:
