@@ -1,4 +1,4 @@
-"""Training images that are moved and mirrored at random, which a client does by itself.
+"""Random crops and mirror images of training images, which a client makes by itself.
 
 VFL-CZOFO's CIFAR-10 has it: each party pads, crops and mirrors its part of an image on its own.
 """
@@ -18,7 +18,7 @@ from vertizo.core.randomness import Stream
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random crops and mirror images; query ``number`` alone decides which, asked again or told."""
+    """Crops and mirrors images at random; only the query's number decides how."""
 
     stream: Stream
     """The client's own randomness."""

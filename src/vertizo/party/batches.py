@@ -13,7 +13,7 @@ from vertizo.core.randomness import Stream
 
 
 class Batches:
-    """The batches of one owner of D records: of B each, but that the last of an epoch may be less.
+    """The batches of one owner of D records: B records each, or fewer in an epoch's last.
 
     The permutations are drawn from the owner's own stream.
     """

@@ -1,4 +1,4 @@
-"""What parties check of what they are sent: records, shapes, bounds, and whose turn it is."""
+"""Checks of what a party is sent: records, shapes, bounds, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Partition = Mapping[Purpose, Tensor]
 LARGEST = float(np.finfo(np.float32).max)
 CPU = torch.device("cpu")
 OVERHEAD = 4096
-"""Bytes of a body beside its arrays and IDs."""
+"""Bytes that a body may have beside its arrays and IDs."""
 
 
 def ids_in_range(ids: Tensor, records: int, most: int) -> None:
@@ -48,10 +48,10 @@ def is_bounded(array: Tensor, bound: float) -> bool:
 
 
 class Watch:
-    """Bounds of arrays: kept at once on the processor, and on a card when somebody looks.
+    """Checks bounds of arrays: at once on the processor, and on a card when `look` is called.
 
     What was beyond a bound on a card has reached models by then, and ends the run. Arrays come from
-    a card within one process alone: a message that was decoded is the processor's.
+    a card within one process alone: a message that was decoded is in the processor's memory.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ def mended(array: Tensor, bound: float) -> Tensor:
 
 
 def out_of_step(words: str, *, server_is_behind: bool) -> ConflictError:
-    """The error of a number that is not the next one, with what can be done about it."""
+    """The ConflictError for a number that is not the next one, with what can be done about it."""
     who = "the label holder" if server_is_behind else "this member"
     return ConflictError(
         f"{words}: {who} goes on from an older state than the other has seen; put the newest copy "
@@ -115,19 +115,28 @@ def out_of_step(words: str, *, server_is_behind: bool) -> ConflictError:
 
 @dataclass(frozen=True)
 class Vetted:
-    """A query that nothing speaks against."""
+    """A validated query."""
 
     query: Query
-    """As it is to be worked on: mended, and with what was left out."""
+    """The query as it is worked on: mended, and with the tangents that it left out."""
     frame: Frame
-    """As it came."""
+    """Its frame, as it came."""
     full: Frame | None = None
-    """The earlier query that has what this one left out."""
+    """The frame of the earlier query whose tangents this one left out; None if it has its own."""
 
 
 @dataclass
 class Peer:
-    """What the server remembers of one client."""
+    """What the server remembers of one client, by its last query::
+
+        query  reply  digest  the last query
+        None   None   None    there was none
+        frame  None           waits for its synchronous round; repeated, it gets nothing yet
+        frame  frame          was answered; repeated, it gets the reply again
+        None   frame  digest  was answered before a restart; a ledger knows its digest
+
+    A query with the next number leads to the second row or the third, in asynchronous rounds.
+    """
 
     next_number: int = 0
     query: Frame | None = None
@@ -140,9 +149,9 @@ class Peer:
     """The query that brought the tangents which the last one left out."""
 
     def came_before(self, query: Query, frame: Frame) -> bool:
-        """Whether a query is the last one once more, byte for byte.
+        """Whether a query repeats the last one, byte for byte.
 
-        Else it must be the next one; ConflictError if it is neither.
+        If not it must be the next one; ConflictError if it is neither.
         """
         number, following = query.number, self.next_number
         waits = self.query is not None and self.reply is None
@@ -164,12 +173,12 @@ class Peer:
 
     @property
     def brought(self) -> Frame | None:
-        """The last query that brought tangents, if there was one."""
+        """The frame of the last query that brought tangents; None without one."""
         return self.query if self.full is None else self.full
 
 
 def with_tangents(query: Query, before: Query | None) -> Query:
-    """A query of embeddings alone, with the tangents of one ``before`` it about the same records.
+    """Add tangents of an earlier query, ``before``, to one that left them out for its records.
 
     ConflictError if there is none. Only of methods that send tangents.
     """
@@ -194,7 +203,7 @@ def with_tangents(query: Query, before: Query | None) -> Query:
 
 @dataclass(eq=False)
 class QueryChecks:
-    """What the label holder checks of the queries of one federation."""
+    """The label holder's checks of the queries of one federation."""
 
     records: int
     """D."""
@@ -209,7 +218,7 @@ class QueryChecks:
     tolerant: bool
     """Whether values beyond it are mended; they are refused otherwise."""
     received: Sequence[Received] = ()
-    """For each client, what was received of each record, for error feedback; or none."""
+    """For each client, the embeddings received so far, for error feedback; empty without it."""
     device: torch.device = CPU
     """Where embeddings are worked on."""
 
@@ -218,18 +227,18 @@ class QueryChecks:
         self._places = np.zeros(self.records, np.int32)
 
     def largest_body(self, codec: Codec) -> int:
-        """Bytes of the body of a query that can be acceptable, at most."""
+        """The most bytes in the body of a query that can be acceptable."""
         shape = (self.points, self.batch_size, max(self.dims))
         # The codec's may be more: a scale a record may outgrow floats.
         return max(4 * math.prod(shape), codec.size(shape)) + 8 * self.batch_size + OVERHEAD
 
     def accept(self, query: Query) -> Query:
-        """The query to be worked on; RefusedError if it is not acceptable.
+        """Validate a query and return it as it is worked on; RefusedError if it is not acceptable.
 
         It names known records, each once, in the shape agreed on. With error feedback its
-        embeddings are restored from their difference to what is known. Those beyond the bound are
-        refused, or mended under noise, where nothing may be refused that an honest client may send
-        by accident.
+        embeddings are restored from their difference to the known ones. Embeddings beyond the bound
+        are refused, or mended under noise, where nothing may be refused that an honest client may
+        send by accident.
         """
         client, ids = query.client, query.ids
         ids_in_range(ids, self.records, self.batch_size)

@@ -1,4 +1,4 @@
-"""The feature holder: asks, is told, and updates its own model."""
+"""The feature holder's party: it asks, is told, and updates its own model."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class OpenQuery:
     batch: Batch
     """Its number and its records."""
     features: Features | None = None
-    """Of those records; None until they are needed after a restart."""
+    """Features of those records; None until they are needed after a restart."""
     frame: wire.Frame | None = None
     """As sent; None where it was reopened by its records alone, to be made anew if it is asked."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ClientParty(Stateful):
-    """A feature holder.
+    """A feature holder's party.
 
-    What it is doing is all in ``_open``::
+    Its phase is that of ``_open``, the query that waits for an answer::
 
         _open                    ask            tell             reopen, load      withdraw
         None                     makes a query  refused          what was open     stays None
@@ -68,7 +68,7 @@ class ClientParty(Stateful):
     index: int
     """Which client it is, from 0."""
     pair: ClientPair
-    """How it asks and is told (`vertizo.methods.base.Method.client`)."""
+    """The method's client half (`vertizo.methods.base.Method.client`)."""
     features: Partition
     """Its own columns, by purpose; training records under ``train``."""
     embed: Callable[[Tensor], Tensor]
@@ -77,24 +77,24 @@ class ClientParty(Stateful):
     """Its own order of records."""
     up: Codec
     down: Codec
-    """Of queries, and of replies."""
+    """Codecs of queries (``up``) and of replies."""
     reply_shape: Callable[[int], tuple[int, ...]]
     """Batch size → shape of a reply's values."""
     noise: EmbeddingNoise | None = None
-    """What embeddings pass through before they are sent."""
+    """Noise on embeddings before they are sent; None for none."""
     received: Received | None = None
-    """What the server has of each record, for error feedback."""
+    """The embeddings that the server has of each record, for error feedback; None without it."""
     encode: wire.Encode = wire.encode
-    """How messages are given away."""
+    """Makes frames of messages."""
     known: bool = False
     """Whether the server knows ``batches`` as well (in synchronous rounds they are its own), so
     that a number stands for a batch's IDs."""
     augmentation: Augmentation | None = None
-    """What becomes of a batch's images before they are embedded and trained on."""
+    """Changes a batch's images before they are embedded and trained on; None for no change."""
     teaching: Callable[[Tensor], Tensor] | None = None
-    """Features to the numbers that private labels are made with, where they are made of some."""
+    """Features → the numbers that private labels are made with; None where they need none."""
     device: torch.device = CPU
-    """Where training features are, and what a reply is worked on."""
+    """Where training features are, and where replies are worked on."""
 
     def __post_init__(self) -> None:
         self.watch, self._moves = Watch(), arrays.is_card(self.device)
@@ -108,7 +108,7 @@ class ClientParty(Stateful):
         self._buffer: NDArray[Any] = np.empty(0)
 
     def ask(self, announcement: wire.Frame | None = None) -> wire.Frame:
-        """The next query; while one is unanswered, the same bytes again.
+        """Make the next query; while one is unanswered, return the same bytes again.
 
         In synchronous rounds ``announcement`` is the server's `Batch`, else the client's own order
         decides which records it is about.
@@ -136,11 +136,11 @@ class ClientParty(Stateful):
         return Batch(self.answered, self.batches.ids(self.answered), known)
 
     def _named(self, client: int | None, batch: int) -> Tensor:
-        """Record IDs that the number of a batch stands for."""
+        """Record IDs of the batch of that number."""
         return self.batches.ids(batch)
 
     def _difference(self, query: Query, received: Received) -> wire.Frame:
-        """With error feedback: the frame of how a query differs from what is known."""
+        """Frame a query's difference to the embeddings that the server has (error feedback)."""
         known = received.known(query.ids)
         frame = wire.encode(replace(query, embeddings=query.embeddings.cpu() - known), self.up)
         sent = wire.decode(frame, self.up, Query, order=self._order)
@@ -178,8 +178,8 @@ class ClientParty(Stateful):
     def tell(self, frame: wire.Frame) -> None:
         """Apply the answer to the open query.
 
-        WireError if it is no message, RefusedError if no answer to that query, or not one that
-        could be applied.
+        WireError if it is no message, RefusedError if it is no answer to that query or cannot be
+        applied.
         """
         reply = wire.decode(frame, self.down, Reply)
         if reply.client != self.index:
@@ -205,11 +205,11 @@ class ClientParty(Stateful):
 
     @property
     def is_reopened_by_ids(self) -> bool:
-        """Whether the records of a query are all that its answer is applied by."""
+        """Whether a query's records are enough to reopen it and apply its answer."""
         return self.received is None
 
     def reopen_next(self) -> None:
-        """Take up the next query of this client's own order, to be answered or made anew."""
+        """Open the next query of this client's own order, to be answered or made anew."""
         if self._open is None:
             self._open = OpenQuery(self._next())
 
@@ -219,7 +219,7 @@ class ClientParty(Stateful):
         return wire.encode(self._open.batch, self.up)
 
     def reopen(self, frame: bytes) -> None:
-        """Take up a query that this party made before it was stopped.
+        """Reopen a query that this party made before it was stopped.
 
         Given the query, or what `opened` gave for it: then it can be answered, and is made anew if
         it is asked. WireError if it is no message, ConflictError if not the next query.

@@ -1,4 +1,4 @@
-"""What is known of a finished model on test records: every usual figure, the first with its error.
+"""The figures of a finished model on test records; the first one with its interval.
 
 Figures are scikit-learn's where it has them. Intervals are percentiles of a bootstrap: test records
 are drawn with replacement, positives and others apart where two classes are ranked (so that a rare
@@ -22,11 +22,11 @@ from vertizo.party.metrics import Scores, ranking, scores, varying
 LEVEL = 0.95
 MOST_RESAMPLES, LEAST_RESAMPLES = 1000, 100
 MOST_DRAWS = 20_000_000
-"""Of all resamples; beyond that there are fewer of them."""
+"""Draws of all resamples together, at most: larger test sets have fewer resamples."""
 AT_ONCE = 2_000_000
 """Draws that are in memory together."""
 TOP = 0.1
-"""The share of highest scores that lift is about."""
+"""The share of records with the highest scores that lift is about."""
 THRESHOLD = 0.5
 """The probability from which on a record counts as positive."""
 
@@ -34,19 +34,19 @@ Array = NDArray[np.float64]
 
 
 def resamples(rows: int) -> int:
-    """How many bootstrap resamples an interval over so many test records is made of."""
+    """The number of bootstrap resamples for an interval over so many test records."""
     return max(LEAST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWS // max(rows, 1)))
 
 
 def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
-    """As `vertizo.party.metrics.scores`, and what is shown of a finished run.
+    """The figures of `vertizo.party.metrics.scores`, and those of a finished run alone.
 
     Two classes: ``auc_low`` and ``auc_high``, ``gini`` (2 AUC − 1), ``ks`` (the largest difference
     between the shares of positives and of others above a threshold), ``lift_10`` and ``recall_10``
     (of the tenth with the highest scores: share of positives in it over that in all, and share of
-    all positives), ``brier``, and ``precision``, ``recall`` and ``f1`` at probability 0.5.
-    More classes: ``accuracy_low`` and ``accuracy_high``, ``balanced_accuracy``, ``f1_macro`` and,
-    where all classes occur, ``auc_macro`` (each class against the rest). Regression: ``mae``, and
+    all positives), ``brier``, and ``precision``, ``recall`` and ``f1`` at probability 0.5. More
+    classes: ``accuracy_low`` and ``accuracy_high``, ``balanced_accuracy``, ``f1_macro`` and, where
+    all classes occur, ``auc_macro`` (each class against the rest). Regression: ``mae``, and
     ``rmse_low`` and ``rmse_high``, in the labels' own units, or those of ``huber`` or ``pinball``;
     of a quantile ``below``, the share of labels that are not above their predictions. Several
     labels: ``auc_low`` and ``auc_high`` of the mean over labels, ``f1_macro``, ``brier`` (its mean)
@@ -63,7 +63,7 @@ def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
 
 
 def headline(task: Task) -> str:
-    """The figure of `resampled`, by its name among the scores."""
+    """The name, among the scores, of the figure that `resampled` gives."""
     if isinstance(task, MultiLabel):
         return "auc"
     if isinstance(task, Classification):
@@ -74,10 +74,10 @@ def headline(task: Task) -> str:
 
 
 def resampled(task: Task, logits: Tensor, labels: Tensor) -> Array:
-    """The `headline` of every resample, [resamples].
+    """The `headline` figure of every resample, [resamples].
 
     Resamples of the same labels are the same for all logits, so that differences between models are
-    paired. Of two classes, both must occur, and of some label both values.
+    paired. Two classes must both occur in ``labels``, of several labels some must have both values.
     """
     if isinstance(task, MultiLabel):
         return _mean_aucs(labels.numpy() > 0, logits.double().nan_to_num().numpy(), varying(labels))
@@ -161,7 +161,7 @@ def _of_many(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, 
 
 
 def _in_the_top(positive: NDArray[np.bool_], margin: Array) -> tuple[float, int]:
-    """Positives among the `TOP` of scores, and how many records that are; equals share places."""
+    """Positives among the `TOP` of scores, and how many records those are; ties share places."""
     size = max(1, round(TOP * len(margin)))
     last = np.partition(margin, -size)[-size]
     above, at = margin > last, margin == last
@@ -176,7 +176,7 @@ def _sorted_by(positive: NDArray[np.bool_], margin: Array) -> tuple[NDArray[np.i
 
 
 def _auc(seen: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
-    """Of places [rows], or of those of many resamples [resamples, rows]."""
+    """The area under the ROC curve, from places [rows], or [resamples, rows] of many resamples."""
     levels = int(max(seen.max(), others.max())) + 1
     ahead, behind = (_counts(np.atleast_2d(each), levels) for each in (seen, others))
     below = np.cumsum(behind, 1) - behind / 2
@@ -232,7 +232,7 @@ def _means(values: Array) -> Array:
 
 
 def _over(rows: int, statistic: Callable[[np.random.Generator, int], Array]) -> Array:
-    """A statistic of so many resamples at a time, of all of them."""
+    """A statistic of all resamples of ``rows`` records, computed some resamples at a time."""
     generator = Stream.from_seed(0).child("bootstrap of test records").generator()
     return np.concatenate([statistic(generator, some) for some in _batches(rows)])
 
@@ -249,6 +249,6 @@ def _drawn(generator: np.random.Generator, values: NDArray, some: int) -> NDArra
 
 
 def interval(found: Array) -> tuple[float, float]:
-    """Where the middle `LEVEL` of them lies."""
+    """The ends of the interval that holds the middle `LEVEL` of resampled figures."""
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

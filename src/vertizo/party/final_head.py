@@ -1,10 +1,10 @@
-"""The model that the label holder fits after the last reply, on raw labels (docs/mathematics.md).
+"""The raw head: a model that the label holder fits on raw labels after the last reply.
 
-Nothing that it computes reaches a client any more, so that clients learn nothing by it, whatever it
-learns from. It is not covered by a run's ε: neither it nor what it predicts may leave.
+Defined in docs/mathematics.md. Clients learn nothing by it, since nothing that it computes reaches
+them. It is not covered by a run's ε: neither it nor what it predicts may leave.
 
-Every head is numbers that these few lines predict by, whoever fitted it: what is kept in a folder
-needs no pickle, loads nothing but arrays, and predicts the same under any version of scikit-learn.
+Every head predicts from a few arrays by the lines below, whoever fitted it: what is kept in a
+folder needs no pickle, and predicts the same under any version of scikit-learn.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ MISSING = (
     "those that were to be scored."
 )
 ROUNDS, RATE, LEAVES = 150, 0.08, 31
-"""Of the gradient boosting. Trees of a few numbers may have fewer leaves, as many as one split by
-each makes."""
+"""Rounds, learning rate and leaves of the gradient boosting. Trees of a few columns may have fewer
+leaves: as many as one split by each makes."""
 RIDGE = 1.0
-"""Added to the hessians of a leaf, of several classes: without it leaves grew to 10⁵ on 15 classes
-of flights, ten records of some, and 16 % of new records were right in place of 89 %."""
+"""Added to a leaf's hessians with several classes: without it leaves grew to 10⁵ on 15 classes of
+flights, ten records of some, and 16 % of new records were right in place of 89 %."""
 ENOUGH = 20
-"""Records of each label from which on a tenth of them tells which head predicts better."""
+"""Records of each label from which a tenth of them is enough to compare settings on."""
 WIDE, MANY = 50, 100
-"""Columns from which on a logistic head chooses its ridge; records a column where it need not."""
+"""Columns from which a logistic head chooses its ridge; records a column where it need not."""
 RIDGES = (1.0, 0.1, 0.01, 0.001)
-"""The inverse strengths among which it chooses."""
+"""The inverse strengths of the ridge that it chooses among."""
 STEPS = 200
-"""Of a refit, at most: each passes over all records a few times."""
+"""Most steps of a refit: each passes over all records a few times."""
 AT_ONCE = 1024
 """Records that a refit evaluates at a time."""
 HEAVIEST = 1e30
-"""A record counts as so much at most: float32, in which scikit-learn adds up, reaches 3e38."""
+"""Largest weight of a record: float32, in which scikit-learn adds up, reaches 3e38."""
 Array = NDArray[np.float64]
 
 
 class FinalHead(Protocol):
-    """What predicts in the place of the server's model once it is fitted, or loaded."""
+    """A head that predicts in place of the server's model once it is fitted, or loaded."""
 
     @property
     def combines(self) -> bool:
@@ -74,10 +74,10 @@ class FinalHead(Protocol):
         """Logits of the task, [rows, outputs]; ValueError for rows of another width."""
 
     def state(self) -> State:
-        """What a folder keeps: tensors alone."""
+        """The head's state as a folder keeps it: tensors alone."""
 
     def load(self, state: State) -> None:
-        """Predict as the head of that state; KeyError, TypeError or ValueError if it is no such."""
+        """Restore a state; KeyError, TypeError or ValueError if it is another kind of head's."""
 
 
 class Served(Stateful):
@@ -89,17 +89,17 @@ class Served(Stateful):
         self._model = model
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Nothing: it was trained by queries."""
+        """Do nothing: queries have trained the model."""
 
     def logits(self, rows: Tensor) -> Tensor:
-        """As of a `FinalHead`."""
+        """See `FinalHead.logits`."""
         return self._model.logits(rows).cpu()
 
 
 class Chosen(Stateful):
-    """The one of several heads, by name, that predicts validation records best; ties by order.
+    """The one of several named heads that predicts validation records best; ties by order.
 
-    The first one until `choose` was called.
+    It is the first one until `choose` was called.
     """
 
     STATE = ("kind", "head")
@@ -108,29 +108,29 @@ class Chosen(Stateful):
         self.heads = heads
         self.kind = next(iter(heads))
         self.tried: dict[str, Scores] = {}
-        """Of each head, figures of validation records."""
+        """Figures of validation records, by head."""
 
     @property
     def head(self) -> FinalHead:
-        """The one that was chosen."""
+        """The head that was chosen."""
         return self.heads[self.kind]
 
     @property
     def combines(self) -> bool:
-        """As of the head that was chosen."""
+        """See `FinalHead.combines`; of the head that was chosen."""
         return self.head.combines
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """The one that was chosen; to choose, `heads` are fitted one by one."""
+        """Fit the head that was chosen; to choose, `heads` are fitted one by one."""
         self.head.fit(rows, labels, weights)
 
     def choose(self, tried: Mapping[str, Scores]) -> None:
-        """Take the best by figures of validation records (`vertizo.party.metrics.quality`)."""
+        """Choose the best by figures of validation records (`vertizo.party.metrics.quality`)."""
         self.tried = dict(tried)
         self.kind = max(tried, key=lambda name: quality(tried[name], of=""))
 
     def logits(self, rows: Tensor) -> Tensor:
-        """As of a `FinalHead`."""
+        """See `FinalHead.logits`."""
         return self.head.logits(rows)
 
 
@@ -139,7 +139,7 @@ class Fitted:
 
     Args:
         kind: logistic (ridge, for a regression) on standardised inputs, or boosting.
-        task: what labels are, one of each record.
+        task: the task, with one label for each record.
     """
 
     combines = False
@@ -151,10 +151,10 @@ class Fitted:
         self._numbers: dict[str, Tensor] = {}
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """As of a `FinalHead`; one label alone is predicted for every record.
+        """See `FinalHead.fit`; where all labels are the same, that one is always predicted.
 
-        Records that weigh nothing are left out. No labels and weights end it: whether a job's
-        process fails is seen by its members.
+        Records of weight 0 are left out. No labels and weights make it fail: members would see that
+        a job's process failed.
         """
         task, classified = self._task, isinstance(self._task, Classification)
         labels = labels if classified else labels.double()  # large float32 ones add up to infinity
@@ -174,7 +174,7 @@ class Fitted:
         self._numbers = {name: torch.from_numpy(part) for name, part in numbers.items()}
 
     def logits(self, rows: Tensor) -> Tensor:
-        """As of a `FinalHead`."""
+        """See `FinalHead.logits`."""
         numbers, task = {name: part.numpy() for name, part in self._numbers.items()}, self._task
         if rows.shape[1] != numbers["width"]:
             raise ValueError(f"rows of {rows.shape[1]} numbers; the head has {numbers['width']}")
@@ -192,11 +192,11 @@ class Fitted:
         return torch.from_numpy(np.log(shares).astype(np.float32))
 
     def state(self) -> State:
-        """As of a `FinalHead`."""
+        """See `FinalHead.state`."""
         return dict(self._numbers)
 
     def load(self, state: State) -> None:
-        """As of a `FinalHead`."""
+        """See `FinalHead.load`."""
         if not isinstance(state, dict):
             raise TypeError("the state of another kind of head")
         names = {"present", "width", *(_TREES if self._kind == "boosting" else _LINEAR)}
@@ -259,9 +259,9 @@ def _learnt(
 
 
 def _ridge(inputs: NDArray[np.float32], labels: NDArray[Any], weights: Array | None) -> float:
-    """scikit-learn's C: where columns are many, the one that predicts a tenth of the records best.
+    """scikit-learn's C: with many columns, the one that predicts a tenth of the records best.
 
-    Else, or where a label is too rare to be told by a tenth, its default.
+    With few columns, or where a label is too rare for a tenth to tell, it is the default.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
@@ -349,7 +349,7 @@ class Refitted:
         self._model = model
 
     def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """As of a `FinalHead`."""
+        """See `FinalHead.fit`."""
         from scipy.optimize import minimize
 
         parameters = self._model.parameters
@@ -372,13 +372,13 @@ class Refitted:
         parameters.copy_(torch.from_numpy(best.x))
 
     def logits(self, rows: Tensor) -> Tensor:
-        """As of a `FinalHead`."""
+        """See `FinalHead.logits`."""
         return self._model.logits(rows)
 
     def state(self) -> State:
-        """As of a `FinalHead`."""
+        """See `FinalHead.state`."""
         return self._model.state()
 
     def load(self, state: State) -> None:
-        """As of a `FinalHead`."""
+        """See `FinalHead.load`."""
         self._model.load(state)

@@ -1,4 +1,4 @@
-"""How good predictions are, by the task's usual measures."""
+"""Figures of how good predictions are, and the one of them that chooses a model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, T
 
 Scores = Mapping[str, float]
 METRICS = ("auc", "accuracy", "loss")
-"""What a model is chosen by: the first that there is."""
+"""The figures that choose a model: the first of them that a row has."""
 
 
 def quality(row: Mapping[str, float], of: str = "validation_") -> tuple[float, float]:
-    """What the best of a run's models is chosen by: a key to sort by, larger is better.
+    """The key that the best of a run's models is chosen by; larger is better.
 
-    The area under the ROC curve where there are two classes, accuracy where there are more, and
-    among equals, as for a regression, the loss.
-
-    `chosen_by` says which. Headlines show that figure.
+    It is the figure of `chosen_by` (the area under the ROC curve for two classes, accuracy for
+    more), then, among equals and for a regression, the loss. ``row`` is one of ``metrics.jsonl``;
+    its figures' names begin with ``of``.
 
     >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
     (0.7, -0.5)
-
-    The row is one of ``metrics.jsonl``; figures' names begin with ``of``.
     """
     name = chosen_by(row, of)
     first = 0.0 if name == "loss" else row[f"{of}{name}"]
@@ -36,14 +33,14 @@ def quality(row: Mapping[str, float], of: str = "validation_") -> tuple[float, f
 
 
 def chosen_by(row: Mapping[str, Any], of: str = "validation_") -> str:
-    """The name of the figure that models are chosen by, among those of a row that begin so."""
+    """The name of the figure that chooses models, among those whose names begin with ``of``."""
     return next((name for name in METRICS if row.get(f"{of}{name}") is not None), METRICS[-1])
 
 
 def ranking(
     task: Classification, logits: Tensor, labels: Tensor
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Which records are of the positive one of two classes, and by how much that one is ahead.
+    """Which records are positive, and by how much that one of two classes is ahead.
 
     Both [rows], of logits [rows, 2] and labels [rows].
     """
@@ -53,7 +50,7 @@ def ranking(
 
 
 def varying(labels: Tensor) -> NDArray[np.intp]:
-    """The places of labels, of several [rows, outputs], of which both values occur."""
+    """The places of those of several labels [rows, outputs] that have both values."""
     held = labels.sum(0)
     return np.flatnonzero(((held > 0) & (held < len(labels))).numpy())
 

@@ -1,4 +1,4 @@
-"""How the server model moves where its labels are protected: three ways.
+"""Private updates: three ways to move the server model while its labels are protected.
 
 Defined in docs/mathematics.md, Server updates.
 
@@ -45,8 +45,8 @@ def clipped_gradient(evaluation: Evaluation, clip_norm: float, count: int | None
     """``Σ_i min(1, C/‖g_i‖) g_i`` over records, float64 [d_0].
 
     What is added up is what was measured (`vertizo.models.base.RecordGradients`). A record whose
-    gradient is not finite counts as 0, at the same cost as any other. Of a ``count``, only the
-    first so many records count; the others are there to take their time.
+    gradient is not finite counts as 0, at the same cost as any other. Of ``count`` records only the
+    first so many count; the others are there to take their time.
     """
     bound = clip_norm * (1 - ROUNDING)
     total: Tensor | None = None
@@ -108,7 +108,7 @@ class PrivateZerothOrder(StepCountingUpdate, Noised):
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
-        """One step along a random direction, as far as the noised slope says."""
+        """One step along a random direction, by the noised slope."""
         direction, smoothing = self.directions.draw(self.steps), self.smoothing
         offsets, weights = (smoothing, -smoothing), evaluation.weights
         plus, minus = model.losses_along(joined, labels, direction, offsets, weights)
@@ -121,7 +121,7 @@ class PrivateZerothOrder(StepCountingUpdate, Noised):
 
 @dataclass(frozen=True)
 class SeededSampler:
-    """Samples for simulations: repeatable, and a secret from nobody who knows the seed."""
+    """Samples for simulations: repeatable, and known to everybody who knows the seed."""
 
     stream: Stream
 
@@ -154,7 +154,7 @@ class Schedule:
     """Steps in all."""
 
     def due(self, round_: int) -> int:
-        """Steps to have been made once ``round_`` rounds are over."""
+        """How many steps must have been made after ``round_`` rounds."""
         return min(self.most, self.warm_up + round_ // self.every)
 
 

@@ -1,4 +1,4 @@
-"""What the label holder predicts of uploaded records, by either head, and how good that is."""
+"""Predictions of uploaded records by either of the label holder's heads, and their scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scoring:
 
     side: ServerSide
     labels: Partition
-    """Raw, by purpose."""
+    """Raw labels, by purpose."""
     own: Partition | None
     """The label holder's own features by purpose, [records, columns]."""
     head: FinalHead | None
@@ -35,12 +35,12 @@ class Scoring:
         if isinstance(task, Classification):
             self._task = Classification(task.outputs, task.positive)
         self.tested: dict[Head, Tensor] = {}
-        """Logits of the test records, [rows, outputs], as they were scored last and in whole."""
+        """Logits of the test records, [rows, outputs], by head, from the last closing figures."""
         self.is_finite = True
-        """Whether all that was predicted for the last score was finite."""
+        """Whether all logits of the last score were finite."""
 
     def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
-        """Of one of the heads, [rows, outputs]."""
+        """Logits by one of the heads, [rows, outputs]."""
         if by == "private":
             return self.side.model.logits(self._joined(purpose, rows)).cpu()
         assert self.head is not None, "the configuration names one"
@@ -78,12 +78,12 @@ class Scoring:
         self.head.choose(tried)
 
     def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        """What the server's model reads."""
+        """The rows that the server's model reads."""
         joined = self.side.table.combine(rows)
         return self._with_own(purpose, joined) if self.side.table.has_own else joined
 
     def _of_head(self, head: FinalHead, purpose: Purpose, rows: Tensor) -> Tensor:
-        """What a raw head reads."""
+        """The rows that a raw head reads."""
         return self._joined(purpose, rows) if head.combines else self._with_own(purpose, rows)
 
     def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:

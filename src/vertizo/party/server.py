@@ -1,4 +1,4 @@
-"""The label holder: takes queries in, answers them, and trains on what it is sent."""
+"""The label holder's party: it answers queries, and trains on what clients send."""
 
 from __future__ import annotations
 
@@ -38,12 +38,22 @@ from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
 
 Replies = list[tuple[int, wire.Frame]]
-"""What to send, and to whom."""
+"""The frames to send, each with the client that it goes to."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ServerParty(Stateful):
-    """The label holder. Its state lacks the server model's parameters, which drivers keep."""
+    """The label holder's party.
+
+    What `receive` does with a query::
+
+        number, content        asynchronous         synchronous
+        the next one           is answered          waits; the last of the round answers all
+        the last one, as sent  gets the same reply  gets the same reply, or nothing while it waits
+        any other              is refused           is refused; nothing changes
+
+    Its state lacks the server model's parameters, which drivers keep.
+    """
 
     STATE = (
         "round",
@@ -63,14 +73,14 @@ class ServerParty(Stateful):
     )
 
     side: ServerSide
-    """What it trains with."""
+    """The model, table, method and plan that it trains with."""
     labels: Partition
-    """By purpose."""
+    """Raw labels, by purpose."""
     batch_size: int
     """Nominal B, the most records of one query."""
     up: Codec
     down: Codec
-    """Of queries, and of replies."""
+    """Codecs of queries (``up``) and of replies."""
     bound: float
     """H_max, the largest absolute value accepted in an embedding."""
     batches: Batches | None = None
@@ -78,19 +88,19 @@ class ServerParty(Stateful):
     own: Partition | None = None
     """The label holder's own features by purpose, [records, columns]."""
     feedback: Sequence[Feedback] = ()
-    """For each client, what coding lost of each record's replies; none to forget it."""
+    """For each client, what coding lost of each record's replies; empty without error feedback."""
     received: Sequence[Received] = ()
-    """For each client, what was received of each record, for error feedback; or none."""
+    """For each client, the embeddings received so far, for error feedback; empty without it."""
     schedule: Schedule | None = None
-    """Of steps on secret samples; None for a server without those."""
+    """When it makes steps on secret samples; None for a server without those."""
     noises: Sequence[NoiseSource] = ()
-    """Where its noise comes from, to be drawn ahead."""
+    """Its sources of noise, which draw ahead."""
     encode: wire.Encode = wire.encode
-    """How messages are given away."""
+    """Makes frames of messages."""
     known: Sequence[Batches] = ()
-    """Each client's order of records, where it is known; none where IDs are sent."""
+    """Each client's order of records, where it is known; empty where IDs are sent."""
     private_labels: LabelMaker | None = None
-    """Makes what training reads in place of raw labels, which the side then lacks; or none."""
+    """Makes the labels that training reads in place of raw ones; None to train on raw ones."""
     head: FinalHead | None = None
     """The raw head, to be fitted after the last reply; None for none."""
 
@@ -117,7 +127,7 @@ class ServerParty(Stateful):
         self._max_body = self._checks.largest_body(self.up)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
-        """Take in one frame of a client and say what to send, and to whom.
+        """Take in one frame of a client and return what to send, and to whom.
 
         A query that was answered before gets the stored answer, computed and charged once. The
         ``sender``, where the driver knows it, must speak for itself.
@@ -130,9 +140,9 @@ class ServerParty(Stateful):
         return self.take(found) if isinstance(found, Vetted) else found
 
     def vet(self, frame: wire.Frame, sender: int | None = None) -> Vetted | Replies:
-        """Find whether a query can be taken in; nothing changes. Raises as `receive`.
+        """Check whether a query can be taken in; nothing changes. Raises as `receive`.
 
-        Gives the query, for `take`; or for one that came before, its stored answer, or nothing
+        Returns the query, for `take`; or for one that came before, its stored answer, or nothing
         while it waits.
         """
         message = wire.decode(frame, self.up, Query, order=self._order, max_body=self._max_body)
@@ -192,8 +202,8 @@ class ServerParty(Stateful):
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round; the table stands in for the others.
 
-        The last query of a round does it, or a driver that waits no longer. ConflictError if too
-        few asked: nobody, or not all whose queries pay for the server's step together.
+        Called for the last query of a round, or by a driver that waits no longer. ConflictError if
+        too few asked: nobody, or not all whose queries pay for the server's step together.
         """
         if (count := len(self._open)) < (self.clients if self.side.update.is_shared else 1):
             raise ConflictError(f"{count} queries are too few for an answer; wait for all clients")
@@ -230,15 +240,15 @@ class ServerParty(Stateful):
 
     @property
     def largest_frame(self) -> int:
-        """Bytes of the longest query that can be acceptable."""
+        """The most bytes in the frame of a query that can be acceptable."""
         return wire.HEADER.size + self._max_body
 
     def next_number(self, client: int) -> int:
-        """The number of the query that a client would be answered next."""
+        """The number that a client's next query must have."""
         return self._peers[client].next_number
 
     def renew(self) -> None:
-        """Let go of noise that was drawn ahead: its bits come from elsewhere from now on."""
+        """Drop noise that was drawn ahead: its bits come from elsewhere from now on."""
         for noise in self.noises:
             noise.forget()
 
@@ -246,7 +256,7 @@ class ServerParty(Stateful):
         """Draw noise ahead, and train on secret samples as the public round counter says.
 
         For the driver to call before the first query and after each round, when no query waits;
-        BudgetError if it means more steps than were agreed on.
+        BudgetError for more steps than were agreed on.
         """
         side, schedule = self.side, self.schedule
         for noise in self.noises:
@@ -266,7 +276,7 @@ class ServerParty(Stateful):
                 update.between(number, side.model, joined, labels, count, records, weights)
 
     def resume_answered(self) -> None:
-        """Know what was answered from the ledger, which may have outlived a later state than ours.
+        """Take over from the ledger what was answered after this party's state was saved.
 
         A query that was answered before this process died then gets the stored reply, and no step
         on a secret sample takes the number of one that was charged.
@@ -281,7 +291,7 @@ class ServerParty(Stateful):
                 )
 
     def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:
-        """With error feedback: the frame of a reply about these records, and of what is owed."""
+        """Frame a reply with error feedback: what is owed to its records is added and updated."""
         feedback = self.feedback[reply.client]
         wanted = feedback.corrected(ids, reply.values.cpu())
         frame = wire.encode(replace(reply, values=wanted), self.down)
@@ -301,8 +311,8 @@ class ServerParty(Stateful):
     ) -> bool:
         """Take in plain embeddings: into the table, or set aside for `score`.
 
-        Says whether any of its rows was missing. Where the driver knows, ``sender`` is who it came
-        from and ``wanted`` what it may be for. Raises as `receive`.
+        Returns whether any of its rows was missing. Where the driver knows, ``sender`` is who it
+        came from and ``wanted`` what it may be for. Raises as `receive`.
         """
         upload = wire.decode(frame, NoCompression() if self.received else self.up, Upload)
         self._peer(upload, sender)
@@ -325,12 +335,12 @@ class ServerParty(Stateful):
 
     @property
     def wants_teaching(self) -> bool:
-        """Whether private labels have to be made, of what clients upload for it."""
+        """Whether private labels are still to be made, from numbers that clients upload for it."""
         maker = self.private_labels
         return maker is not None and maker.width > 0 and not len(self.side.labels)
 
     def make_labels(self) -> None:
-        """Have private labels to train on, where there are to be some; made once."""
+        """Make the private labels to train on, once, where training is to read such."""
         maker = self.private_labels
         if maker is None or len(self.side.labels):
             return
@@ -339,7 +349,7 @@ class ServerParty(Stateful):
         self._teaching = None
 
     def await_final(self) -> None:
-        """Take training records' embeddings once more from now on, aside from the table."""
+        """From now on keep uploaded embeddings of training records apart from the table."""
         self._is_final = True
         self._uploads.forget("train")
 
@@ -353,11 +363,11 @@ class ServerParty(Stateful):
         return self.scoring.logits(purpose, self._uploads.take(purpose), by)
 
     def score(self, purpose: Purpose, *, whole: bool = False) -> Scores:
-        """As of `Scoring.score`, for the uploaded records."""
+        """See `Scoring.score`; for the uploaded records."""
         return self.scoring.score(purpose, self.used(purpose), whole=whole)
 
     def used(self, purpose: Purpose) -> Tensor:
-        """The uploaded rows of a partition, for a score; a raw head needs those of others again.
+        """Return a partition's uploaded rows, and forget them but for what a raw head needs.
 
         For a driver to call where the score is known, and what was uploaded is to be used up.
         """
@@ -369,14 +379,14 @@ class ServerParty(Stateful):
     def score_head(self) -> Scores:
         """Fit the head on the raw labels of the records uploaded last, and score the tests by it.
 
-        Nothing where there are none.
+        Returns nothing where there are no test records.
         """
         self.scoring.fit_head(self.used("train"), self._seen.get("validation"))
         return self.scoring.score("test", self._seen["test"], "raw") if "test" in self._seen else {}
 
     @property
     def _final_rows(self) -> Mapping[Purpose, Tensor]:
-        """What a raw head needs again of what was uploaded, once nothing else will come."""
+        """The uploaded rows that a raw head needs again, once nothing else will come."""
         return self._seen if self._is_final else {}
 
     @_final_rows.setter
@@ -385,7 +395,7 @@ class ServerParty(Stateful):
 
     @property
     def _private_labels(self) -> Tensor | None:
-        """The labels that were made once and privately, once they are there."""
+        """The private labels, once they were made."""
         made = self.private_labels is not None and len(self.side.labels)
         return self.side.labels if made else None
 

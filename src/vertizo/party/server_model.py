@@ -45,11 +45,11 @@ class ServerModel:
         self._differentiable = model if isinstance(model, DifferentiableModel) else None
 
     def state(self) -> base.State:
-        """The model's, live."""
+        """The model's state, live."""
         return self.model.state()
 
     def load(self, state: base.State) -> None:
-        """Go on from ``state``; raises as `Model.load`."""
+        """Restore a state; raises as `Model.load`."""
         self.model.load(state)
 
     def logits(self, joined: Tensor) -> Tensor:
@@ -115,14 +115,14 @@ class Evaluation:
     _records: RecordLosses
     _pullback: base.Pullback
     weights: Tensor | None = None
-    """How much each record's loss counts, [batch]; it is in all the others already."""
+    """How much each record's loss counts, [batch]; all the other fields have it in already."""
 
     def correct(self) -> int | Tensor:
         """How many records are predicted right at the last point."""
         return self._records.correct(self._rows)
 
     def gradient(self, weights: Tensor | float) -> Tensor:
-        """With respect to the server's parameters, [d_0]; the next call may overwrite it."""
+        """Gradient of the server's parameters, [d_0]; the next call may overwrite it."""
         return self._pullback(self._records.slopes(self._rows, weights))
 
     @cached_property
@@ -131,7 +131,7 @@ class Evaluation:
         return self.input_gradient(1.0)
 
     def input_gradient(self, weights: Tensor | float) -> Tensor:
-        """With respect to the joined embeddings, [batch, width]."""
+        """Gradient of the joined embeddings, [batch, width]."""
         return self._pullback.inputs(self._records.slopes(self._rows, weights))
 
     def record_gradients(self) -> Iterator[tuple[slice, RecordGradients]]:
@@ -155,7 +155,7 @@ class TrainingMeter(Stateful):
 
     def __post_init__(self) -> None:
         self._unread: Tensor | None = None
-        """Of a card: what is to be added to loss and correct, float64 [2]."""
+        """On a card: what is still to be added to loss and correct, float64 [2]."""
 
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
@@ -171,11 +171,11 @@ class TrainingMeter(Stateful):
             self.correct += correct
 
     def state(self) -> dict[str, Any]:
-        """As of `read`."""
+        """The sums, with what is on a card; this waits for it."""
         return super(TrainingMeter, self.read()).state()
 
     def read(self) -> TrainingMeter:
-        """With what is on a card; this waits for it."""
+        """Add what is on a card to the sums, and return them; this waits for it."""
         if self._unread is not None:
             loss, correct = self._unread.tolist()
             self.loss, self.correct = self.loss + loss, self.correct + int(correct)
@@ -189,14 +189,14 @@ class TrainingMeter(Stateful):
 
 
 class ServerUpdate(Stateful):
-    """One way to train the server model on the batch that was just answered: this one does not."""
+    """A way to train the server model on the batch just answered; this base does nothing."""
 
     is_private = False
-    """Whether later replies say nothing more about labels because of it."""
+    """Whether its steps protect labels, so that later replies reveal no more about them."""
     is_shared = False
     """Whether each query of a round is charged a share of the step."""
     evaluations = 0
-    """Of the server model, beside those that answer the query."""
+    """Evaluations of the server model, beside those that answer the query."""
 
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
@@ -213,7 +213,7 @@ class NoUpdate(ServerUpdate):
 
 @dataclass(eq=False)
 class Optimised(ServerUpdate):
-    """An update by an optimiser, which is all that a checkpoint must hold of it."""
+    """An update by an optimiser, whose state is all that a checkpoint needs of it."""
 
     STATE = ("optimizer",)
 
@@ -221,7 +221,7 @@ class Optimised(ServerUpdate):
 
 
 class StepCountingUpdate(Optimised):
-    """One that draws a direction, or noise, by the number of its step."""
+    """An update that draws a direction, or noise, by the number of its step."""
 
     STATE = ("steps",)
     steps = 0
@@ -262,7 +262,7 @@ class ZerothOrder(StepCountingUpdate):
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
-        """One step along a random direction, as far as the losses say."""
+        """One step along a random direction, by the slope of the losses."""
         direction, smoothing = self.directions.draw(self.steps), self.smoothing
         self.steps += 1
         offsets = (smoothing,) if self.forward else (smoothing, -smoothing)
@@ -280,7 +280,7 @@ class ZerothOrder(StepCountingUpdate):
 
 @dataclass
 class ServerSide:
-    """What the label holder trains with, and the round that every method shares."""
+    """The model, table, plan and update of the label holder, and the round that methods share."""
 
     method: Method
     model: ServerModel
@@ -290,16 +290,16 @@ class ServerSide:
     plan: Plan
     update: ServerUpdate
     shared: Sequence[Stream]
-    """Each client's `vertizo.methods.base.ClientSide.shared`."""
+    """Each client's stream that it shares (`vertizo.methods.base.ClientSide.shared`)."""
     learning_rate: float | None = None
     """η_0, given or chosen."""
     notes: tuple[str, ...] = ()
-    """What people should know of the server's model."""
+    """Notes on the server's model for people to read."""
     weights: Tensor | None = None
     """How much each training record's loss counts, [records]; None where all count alike. What a
     class counts is in the model's task."""
     head_weights: Tensor | None = None
-    """How much each counts in the fit of a raw head, by its class and its own weight."""
+    """How much each record counts in the fit of a raw head, by its class and its own weight."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
 
     def __post_init__(self) -> None:
@@ -357,11 +357,11 @@ class ServerSide:
         return replies
 
     def learn(self, labels: Tensor) -> None:
-        """Train on these from now on."""
+        """Set the labels to train on from now on, [records]."""
         self.labels = labels.to(self.table.device)
 
     def weights_of(self, ids: Tensor) -> Tensor | None:
-        """What those records' losses count, [batch]."""
+        """How much those records' losses count, [batch]; None where all count alike."""
         return None if self.weights is None else arrays.rows(self.weights, ids)
 
     def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
@@ -369,7 +369,7 @@ class ServerSide:
         return self.table.part(client, evaluation.record_slopes)
 
     def _released(self, told: Tensor) -> Tensor:
-        """What the privacy plan makes of `Method.told`."""
+        """The privacy plan's release of `Method.told`."""
         if self._is_per_record:
             return self.plan.each(told)
         if told.dim() == 1 or told.shape[1] != self._entries:

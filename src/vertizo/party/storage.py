@@ -25,7 +25,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.memory import available
 
 SHARE = 0.5
-"""Of the free memory, what one array may take."""
+"""Share of the free memory that one array may take."""
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -64,7 +64,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def directory() -> str:
-    """Where such files are made."""
+    """The folder that mapped files are made in."""
     if not os.environ.get("TMPDIR") and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
     return str(Path(tempfile.gettempdir()))

@@ -25,15 +25,15 @@ Array = NDArray[np.float32]
 KEPT_WHEN_FREED = memory.FRUGAL
 """Bytes of an array up to which its memory comes back without new pages."""
 UNHELD = 2
-"""References to an object that one attribute holds, that to the function that counts included."""
+"""References to an object that one attribute alone holds, with the counting function's own."""
 
 
 class EmbeddingTable(Stateful):
     """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
 
-    In memory, in a mapped file where it is large (`vertizo.party.storage`), or on a card. Joined
-    side by side, summed or averaged, and with the label holder's ``own`` features, [records,
-    columns], behind, a row is the server model's input.
+    It is in memory, in a mapped file where it is large (`vertizo.party.storage`), or on a card. A
+    row joined side by side, summed or averaged, with the label holder's ``own`` features, [records,
+    columns], behind it, is the server model's input.
     """
 
     STATE = ("values", "refreshed")
@@ -58,7 +58,7 @@ class EmbeddingTable(Stateful):
         self._start = [sum(dims[:client]) for client in range(len(dims))]
         self._last = np.empty((0, sum(dims)), np.float32)
         self.is_on_card = arrays.is_card(self.device)
-        """Whether it is there, and not in memory or a file."""
+        """Whether it is on a card, and not in memory or a file."""
         self.values = self._zeros(records, sum(dims), torch.float32)
         self.refreshed = self._zeros(records, len(dims), torch.int32)
         """The round in which each entry was stored, [records, clients]."""
@@ -76,7 +76,7 @@ class EmbeddingTable(Stateful):
         return sum(self.dims) if self.join == "concat" else self.dims[0]
 
     def here(self, ids: Tensor) -> Tensor:
-        """Record IDs where the table is."""
+        """Move record IDs to where the table is."""
         return arrays.here(ids, self.device)
 
     def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: Scalar) -> None:
@@ -93,7 +93,7 @@ class EmbeddingTable(Stateful):
         kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
 
     def ages(self, ids: Tensor, round_: int) -> tuple[Scalar, int, Scalar]:
-        """How old the other clients' entries of those records are: sum, count and largest.
+        """Ages of the other clients' entries of those records, in rounds: sum, count and largest.
 
         The entry of the client that asked was stored in this round.
         """
@@ -139,8 +139,8 @@ class EmbeddingTable(Stateful):
     def _rows(self, ids: NDArray[np.int64]) -> Array:
         """The entries of those records, [batch, Σ d_h].
 
-        Large ones go where the last were if nobody holds those any more: clearing new pages takes
-        as long as copying the rows.
+        Large ones reuse the memory of the last if nobody holds those any more: clearing new pages
+        takes as long as copying the rows.
         """
         shape = ids.size, self._values.shape[1]
         if 4 * shape[0] * shape[1] <= KEPT_WHEN_FREED:
@@ -170,7 +170,7 @@ class EmbeddingTable(Stateful):
 class Staleness(Stateful):
     """Ages of the table entries that answers were computed from, other clients' entries only.
 
-    What is recent began at the last `mark`, which noted total and count.
+    The recent figures begin at the last `mark`, which noted total and count.
     """
 
     STATE = ("total", "count", "largest", "marked_total", "marked_count", "recent_largest")
@@ -184,7 +184,7 @@ class Staleness(Stateful):
 
     def __post_init__(self) -> None:
         self._unread: Tensor | None = None
-        """Of a card: what is to be added to the total, and a largest, int64 [2]."""
+        """On a card: what is still to be added to the total, and a largest age, int64 [2]."""
 
     def add_ages(self, total: Scalar, count: int, oldest: Scalar) -> None:
         """Ages of so many entries: their sum, and the largest; those of a card are not read yet."""
@@ -201,11 +201,11 @@ class Staleness(Stateful):
         self.recent_largest = max(self.recent_largest, oldest)
 
     def state(self) -> dict[str, Any]:
-        """As of `read`."""
+        """The figures, with those on a card; this waits for it."""
         return super(Staleness, self.read()).state()
 
     def read(self) -> Staleness:
-        """With what is on a card; this waits for it."""
+        """Add what is on a card to the figures, and return them; this waits for it."""
         if self._unread is not None:
             total, oldest = self._unread.tolist()
             self._unread = None
@@ -224,6 +224,6 @@ class Staleness(Stateful):
         return (self.total - self.marked_total) / count if count else None
 
     def mark(self) -> None:
-        """What is recent begins here."""
+        """Begin the recent figures here."""
         self.read()
         self.marked_total, self.marked_count, self.recent_largest = self.total, self.count, 0

@@ -16,7 +16,7 @@ from vertizo.protocol.messages import Purpose, Upload
 
 @dataclass(eq=False)
 class Uploads(Stateful):
-    """What came of each partition so far. Rows that the table keeps are no part of its state."""
+    """The rows that came of each partition so far; its state lacks those that the table keeps."""
 
     STATE = ("_rows", "_pieces")
 
@@ -28,7 +28,7 @@ class Uploads(Stateful):
     _there: dict[tuple[int, Purpose], Tensor] = field(default_factory=dict)
 
     def check(self, upload: Upload, rows: int) -> None:
-        """Raise RefusedError unless it is a piece of a partition with so many rows."""
+        """Raise RefusedError unless it is a valid piece of a partition with so many rows."""
         ids_in_range(upload.ids, rows, rows)
         if not torch.all(upload.ids[1:] > upload.ids[:-1]):
             raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
@@ -38,7 +38,7 @@ class Uploads(Stateful):
     def take_in(self, upload: Upload, rows: int, *, keep: bool) -> bool:
         """Count a piece that was checked, and keep it unless the table does.
 
-        Says whether any of its rows was missing.
+        Returns whether any of its rows was missing.
         """
         client, purpose = upload.client, upload.purpose
         there = self._there.get((client, purpose))
@@ -54,12 +54,12 @@ class Uploads(Stateful):
         return is_new
 
     def is_complete(self, client: int, purpose: Purpose) -> bool:
-        """Whether every row of a client's partition came, of one that has rows."""
+        """Whether every row of a client's partition came; false while none did."""
         there = self._there.get((client, purpose))
         return there is not None and bool(there.all())
 
     def take(self, purpose: Purpose) -> Tensor:
-        """All clients' embeddings of a partition, [rows, Σ d_h], which are used up.
+        """Return all clients' embeddings of a partition, [rows, Σ d_h], and forget them.
 
         RefusedError where some are missing.
         """
@@ -71,7 +71,7 @@ class Uploads(Stateful):
         return rows
 
     def forget(self, purpose: Purpose) -> None:
-        """What came of a partition is asked for again."""
+        """Forget which rows of a partition came: they are asked for again."""
         self._there = {key: there for key, there in self._there.items() if key[1] != purpose}
 
     @property
