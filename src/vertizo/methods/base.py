@@ -1,4 +1,4 @@
-"""What a method is: what is stored, evaluated and told, and how a client asks and moves.
+"""The interface of a method: what it stores, evaluates and tells, how a client asks and moves.
 
 The parties run every round alike (`vertizo.party`); a method fills in five steps of it::
 
@@ -12,8 +12,8 @@ The parties run every round alike (`vertizo.party`); a method fills in five step
     client   method.tell(side, number, features, reply)           moves w_m
 
 A method opens no socket, reads no clock, names no ε and uses no global random state. One written
-outside this package, ``package.module:Class``, takes about fifteen lines (docs/own-method.md).
-Its runs carry no privacy guarantee until it declares `Method.releases_per_query`.
+outside this package, ``package.module:Class``, takes about fifteen lines (docs/own-method.md). Its
+runs carry no privacy guarantee until it declares `Method.releases_per_query`.
 
 Symbols, as in the papers: ``w_m`` client parameters, ``w_0`` server parameters, ``h`` embeddings
 [points, batch, d_h], ``f_i`` the loss of record i, ``B`` the nominal batch size.
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Features: TypeAlias = "Tensor | Selected"
-"""Those of a batch, [batch, …], or rows of a table that `Method.table_of` gave."""
+"""Features of a batch, [batch, …], or rows of a table that `Method.table_of` gave."""
 
 
 @dataclass
 class ClientSide:
-    """What a client works with; all of it stays with its owner."""
+    """A client's model, optimiser and randomness; all of it stays with its owner."""
 
     model: Model
     optimizer: Optimizer
@@ -61,11 +61,11 @@ class ClientSide:
     shared: Stream
     """Randomness that the server knows as well; for VFL-CZOFO, where directions are no secret."""
     index: int = 0
-    """Which client it is."""
+    """The client's number, from 0."""
     pending: tuple[int, Any] | None = None
     """(query number, what a method keeps from `Method.ask` to `Method.tell`); see `taken`."""
     kept: Any = None
-    """What a method keeps from query to query; made anew after a restart."""
+    """What a method keeps from query to query; it is made anew after a restart."""
     _directions: Directions | None = None
 
     def directions(self, law: LawName, count: int = 1) -> Directions:
@@ -79,11 +79,11 @@ class ClientSide:
 
     @property
     def differentiable(self) -> DifferentiableModel:
-        """The model, of a method whose `Method.first_order_client` is true."""
+        """The model as a differentiable one, for methods with `Method.first_order_client`."""
         return cast(DifferentiableModel, self.model)  # `Method.client` has looked
 
     def taken(self, number: int) -> Any:
-        """What is pending for query ``number``, which is used up; None where a restart lost it."""
+        """Take what is pending for query ``number``; None where a restart lost it."""
         pending, self.pending = self.pending, None
         return pending[1] if pending is not None and pending[0] == number else None
 
@@ -94,40 +94,40 @@ class ClientSide:
 
 @dataclass(frozen=True)
 class ClientPair:
-    """How a client party asks and is told."""
+    """The client half of a method, bound to one client."""
 
     ask: Callable[[int, Features], Tensor]
     """(query number, features of its batch) → embeddings [points, batch, d_h]."""
     tell: Callable[[int, Features, Tensor], None]
     """(query number, the same features, values of the reply): moves the model."""
     table_of: Callable[[Tensor], Tensor | None] = lambda features: None
-    """Training records as a table of which both are given a `Selected` in place of a batch; None
-    where they want the batch."""
+    """Training records → a table of which both get a `Selected` in place of a batch; None where
+    they want the batch."""
 
 
 class Outcome(NamedTuple):
     """What the server computed for one query, all on the same weights."""
 
     losses: Tensor
-    """Of every record at the points of `Method.evaluated`, [points, batch]."""
+    """Losses of every record at the points of `Method.evaluated`, [points, batch]."""
     plain: Tensor
-    """Of every record at the table's own embeddings, [batch]."""
+    """Losses of every record at the table's own embeddings, [batch]."""
     gradient: Callable[[], Tensor]
     """``∂f_i/∂h_m`` of every record there, [batch, d_h]; computed when called."""
     query: Query
-    """What was asked."""
+    """The query that is answered."""
     resting: Callable[[], Tensor]
-    """``∂f_i/∂logits_i`` of every record at logits of zero, [batch, outputs], of which the label
-    alone decides; computed when called."""
+    """``∂f_i/∂logits_i`` of every record at logits of zero, [batch, outputs], which depends on its
+    label alone; computed when called."""
 
 
 class Answered(NamedTuple):
-    """What becomes of a release: post-processing, which costs nothing."""
+    """A reply, made of a release by post-processing, which costs no privacy."""
 
     values: Tensor
-    """Of the reply."""
+    """Values of the reply."""
     moved: Tensor | None = None
-    """Where the client's embeddings are once it has heard, [batch, d_h], if that can be said."""
+    """Where the client's embeddings are once it has applied it, [batch, d_h]; None if unknown."""
 
 
 class Method(Chosen):
@@ -138,42 +138,41 @@ class Method(Chosen):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """What fails in a method from outside this package is one line."""
+        """Make errors in the steps of a method from outside this package one line."""
         super().__pydantic_init_subclass__(**options)
         if not cls.__module__.startswith("vertizo."):
             report_steps(cls)
 
     paper: ClassVar[str] = ""
-    """Where it comes from, in one line."""
+    """The paper that it comes from, in one line."""
     timings: ClassVar[tuple[Timing, ...]] = ("asynchronous", "synchronous")
-    """How its rounds may be timed; the first is its own."""
+    """The timings that its rounds may have; the first is the default."""
     server_update: ClassVar[UpdateName] = "sgd"
-    """How its server is trained, unless another way is chosen."""
+    """How its server is trained by default."""
     server_updates: ClassVar[tuple[UpdateName, ...]] = get_args(UpdateName)
-    """The ways that may be chosen."""
+    """The server updates that may be chosen."""
     server_join: ClassVar[Join] = "concat"
-    """How embeddings meet at the server, unless another way is chosen."""
+    """How the server joins embeddings by default."""
     asks: ClassVar[bool] = True
     """Whether clients ask and are told. Else they upload their embeddings once, of models that no
     label moves, and a raw head predicts (`vertizo.run.build.label_free`)."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""
     as_pytorch: ClassVar[bool] = False
-    """Whether modules train in training mode: no losses at several points are compared."""
+    """Whether modules run in training mode: no losses at several points are compared."""
     reply_is_gradient: ClassVar[bool] = False
-    """Whether a reply is a gradient of each record's embedding, of which steps add up."""
+    """Whether a reply is a gradient of each record's embedding: a step, of which the sum counts."""
     up: ClassVar[Codec] = NoCompression()
-    """How its queries are coded, unless another codec is chosen."""
+    """The default codec of its queries."""
 
     sends_tangents: ClassVar[bool] = False
-    """Whether further points of a query are derivatives, and not embeddings to compare."""
+    """Whether a query's further points are derivatives, and not embeddings to compare."""
     additive: ClassVar[bool] = False
-    """Whether embeddings are shares of the prediction, so that a server needs no more than their
-    sum."""
+    """Whether embeddings are shares of the prediction, so that the server needs only their sum."""
 
     @property
     def whole_queries(self) -> int | None:
-        """Queries of each client that are each about all records, unless batches are chosen."""
+        """Queries of each client if all are about all records; None if they are about batches."""
         return None
 
     @property
@@ -183,7 +182,7 @@ class Method(Chosen):
 
     @property
     def evaluations_per_query(self) -> int:
-        """Points that `evaluated` gives: every one that was sent, where there are several."""
+        """Points that `evaluated` gives: by default all that were sent, if they are several."""
         return self.points if self.points > 1 else 0
 
     @property
@@ -198,7 +197,7 @@ class Method(Chosen):
         return False
 
     def steps_of(self, client: int) -> int:
-        """Steps of a client's model for one answer."""
+        """Steps that a client's model makes for one answer."""
         return 1
 
     @property
@@ -219,12 +218,12 @@ class Method(Chosen):
     def fits_features(self) -> bool:
         """Whether `tell` fits a client's model to its own features, without noise.
 
-        Then how it does in an evaluation depends on them, and no message else.
+        Then that client's evaluations depend on them, and no other message does.
         """
         return False
 
     def fits(self, model: Model) -> bool:
-        """As `fits_features`, of that client's model, and messages about others show it as well."""
+        """Whether `tell` fits that model to its features, and messages about others show it."""
         return False
 
     @property
@@ -234,7 +233,7 @@ class Method(Chosen):
 
     @property
     def reply_is_losses(self) -> bool:
-        """Whether a reply holds losses that differ by little, and no rounding may swallow it."""
+        """Whether a reply holds losses, whose small differences no rounding may swallow."""
         return False
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
@@ -242,7 +241,7 @@ class Method(Chosen):
         return (1,)
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """Dimensions that a client's gradient is estimated in, of d_m, d_h and B; 0 where it is
+        """Dimensions that a client's gradient is estimated in (from d_m, d_h and B); 0 if
         computed."""
         return 0.0 if self.first_order_client else parameters
 
@@ -254,8 +253,8 @@ class Method(Chosen):
         each class and 1 for a regression, or clients of such ``d_h``."""
 
     def client(self, side: ClientSide) -> ClientPair:
-        """`ask`, `tell` and `table_of` of this client; ConfigError where its model has no gradient
-        and the method needs one."""
+        """Bind `ask`, `tell` and `table_of` to a client; ConfigError where its model has no
+        gradient and the method needs one."""
         if self.first_order_client and not isinstance(side.model, DifferentiableModel):
             raise ConfigError(
                 f"method {self.name} needs a differentiable client model, not "
@@ -267,7 +266,7 @@ class Method(Chosen):
 
     @abstractmethod
     def ask(self, side: ClientSide, number: int, features: Any) -> Tensor:
-        """Embeddings of a batch, [points, batch, d_h], as query ``number`` of this client, from 0.
+        """Embeddings of a batch, [points, batch, d_h], for query ``number`` of this client, from 0.
 
         ``features`` are [batch, …], or a `Selected` where `table_of` gave a table.
         """
@@ -293,12 +292,12 @@ class Method(Chosen):
     def told(self, outcome: Outcome) -> Tensor:
         """What each record adds to the reply, [batch] or [batch, columns].
 
-        The privacy plan clips each row, adds them up or not (`reply_is_per_record`), adds noise,
-        and divides by B.
+        The privacy plan clips each row, adds them up unless `reply_is_per_record`, adds noise, and
+        divides by B.
         """
 
     def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
-        """The reply, made of what was released of `told` and of public things only.
+        """Make the reply from what was released of `told`, and from public values only.
 
         Args:
             query: as it came.

@@ -1,4 +1,4 @@
-"""How a configuration chooses any method."""
+"""The methods by name, and how a configuration chooses one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHODS: Registry[type[Method]] = Registry(
 
 
 def asking() -> tuple[str, ...]:
-    """Those whose clients ask and are told; the others upload once."""
+    """Names of the methods whose clients ask and are told; the others upload once."""
     return tuple(name for name, method in METHODS.items() if method.asks)
 
 

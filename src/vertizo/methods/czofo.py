@@ -70,7 +70,7 @@ class Czofo(Method):
         return (batch, q) if self.scalars == "record" else (q,)
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """Those of the embeddings that one slope is of, by the mean of q estimates."""
+        """Numbers of the embeddings that one slope is of, divided by the q estimates averaged."""
         records = 1 if self.scalars == "record" else batch_size
         return records * embedding_dim / self.num_directions
 

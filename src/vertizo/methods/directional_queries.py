@@ -1,4 +1,4 @@
-"""What methods share that ask about all records along K directions of a client's parameters.
+"""Steps that methods share which query all records along K directions of a client's parameters.
 
 ``J_i`` [d_h × d] is the Jacobian of record i's embedding, ``S`` [d × K] the client's directions,
 which depend on no label, ``U_i = J_i S`` [d_h × K] the record's tangents.
@@ -58,7 +58,7 @@ class AlongDirections(Method):
         return (self.num_directions,)
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """None: slopes are exact."""
+        """0: slopes are exact."""
         return 0.0
 
     def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
@@ -72,7 +72,7 @@ class AlongDirections(Method):
         return torch.cat([embedded, side.model.tangents(chosen, rows)])
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
-        """The records themselves, where one choice of directions is for all queries."""
+        """The records as a table, where one choice of directions serves all queries; else None."""
         return features if self.directions == "principal" and side.model.is_affine else None
 
     def stored(self, embeddings: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class AlongDirections(Method):
         return embeddings[0]
 
     def evaluated(self, query: Query, shared: object) -> None:
-        """Nothing: slopes are taken where the table is, or at logits of zero."""
+        """None: slopes are taken where the table is, or at logits of zero."""
 
     def asked_along(self, side: ClientSide, number: int, features: Features) -> Tensor:
         """The directions of an open query, ``Sᵀ`` [K, d], made anew after a restart."""
@@ -88,7 +88,7 @@ class AlongDirections(Method):
         return self.chosen(side, number, features) if chosen is None else chosen
 
     def chosen(self, side: ClientSide, number: int, features: Features) -> Tensor:
-        """``Sᵀ``, [K, d]; rows of zeros where there are fewer parameters."""
+        """The directions ``Sᵀ``, [K, d]; rows of zeros where there are fewer parameters."""
         if not _is_whole(features):  # a query says nothing of records that it leaves out
             return self._made(side, number, gathered(features))
         if side.kept is None:

@@ -92,6 +92,6 @@ class Dpzv(Method):
         side.step(Sum(tuple(estimate(u, slope / len(drawn)) for u, slope in pairs)))
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
-        """The records, where perturbed models read them."""
+        """The records as a table, where perturbed models read its rows; else None."""
         drawn = side.directions(self.directions, self.num_directions)
         return readable_table(side.model, drawn, features)

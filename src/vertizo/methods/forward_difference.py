@@ -93,7 +93,7 @@ class ForwardDifference(Method):
         side.step(estimate(side.directions(self.directions).draw(number), slope))
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
-        """The records, where perturbed models read them."""
+        """The records as a table, where perturbed models read its rows; else None."""
         return readable_table(side.model, side.directions(self.directions), features)
 
 
@@ -140,5 +140,5 @@ class SynZooVfl(_ZerothOrderServer):
 
     @property
     def server_perturbs_clients(self) -> bool:
-        """As algorithm 2 does in line 9."""
+        """Whether ``server_embeddings`` is published, as line 9 of algorithm 2 has it."""
         return self.server_embeddings == "published"

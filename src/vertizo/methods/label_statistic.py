@@ -63,12 +63,12 @@ class LabelStatistic(AlongDirections):
 
     @property
     def mixes_features(self) -> bool:
-        """No: no message to a client depends on another's embeddings."""
+        """False: no message to a client depends on another's embeddings."""
         return False
 
     @property
     def fits_features(self) -> bool:
-        """Yes: logits are fitted to the released sum at all of the client's records."""
+        """True: logits are fitted to the released sum at all of the client's records."""
         return True
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class LabelStatistic(AlongDirections):
         return (self.num_directions + 1,)
 
     def check_outputs(self, outputs: int, dims: Sequence[int]) -> None:
-        """For classes, and clients whose embeddings are logits."""
+        """Raises ConfigError unless labels are classes and clients' embeddings are logits."""
         if outputs == 1:
             raise ConfigError(
                 f"method {self.name!r} is for classes, but the labels are numbers; use 'tangent'"

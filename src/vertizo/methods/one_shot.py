@@ -36,21 +36,21 @@ class OneShot(Method):
 
     @property
     def releases_per_query(self) -> int:
-        """None, as there is no query."""
+        """0, as there is no query."""
         return 0
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """Nothing is estimated."""
+        """0: nothing is estimated."""
         return 0.0
 
     def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
-        """ConflictError: there are no queries."""
+        """Raises ConflictError: there are no queries."""
         raise ConflictError(SILENT)
 
     def told(self, outcome: Outcome) -> Tensor:
-        """As `ask`."""
+        """Raises ConflictError: there are no queries."""
         raise ConflictError(SILENT)
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
-        """As `ask`."""
+        """Raises ConflictError: there are no queries."""
         raise ConflictError(SILENT)

@@ -1,4 +1,4 @@
-"""What fails in a method of somebody's own, in one line that says where."""
+"""Errors in the steps of methods from outside this package, in one line that says where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_POINTS = (
 
 
 def report_steps(kind: type) -> None:
-    """Each step that a class itself defines ends in a ConfigError where it fails."""
+    """Make each step that a class itself defines raise a ConfigError of one line if it fails."""
     for step in STEPS:
         given = vars(kind).get(step)
         if inspect.isfunction(given):

@@ -54,16 +54,16 @@ class Tangent(AlongDirections):
 
     @property
     def whole_queries(self) -> int:
-        """The sweeps."""
+        """The sweeps: each is about all records."""
         return self.sweeps
 
     @property
     def mixes_features(self) -> bool:
-        """Principal directions, and curvatures along them, are of all records together."""
+        """Whether directions are principal: they, and curvatures along them, are of all records."""
         return self.directions == "principal"
 
     def fits(self, model: Model) -> bool:
-        """One that bends, to where all records' embeddings are nearest to the promised ones."""
+        """Whether it is not affine: then it is fitted to the promised embeddings of all records."""
         return isinstance(model, DifferentiableModel) and not model.is_affine
 
     def told(self, outcome: Outcome) -> Tensor:
@@ -71,7 +71,7 @@ class Tangent(AlongDirections):
         return torch.einsum("knd,nd->nk", outcome.query.embeddings[1:], outcome.gradient())
 
     def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
-        """The step that the client is to make, and where its embeddings then are."""
+        """The step that the client is to make, and where its embeddings are after it."""
         embedded, along = query.embeddings[0], query.embeddings[1:].double()
         if self.directions == "principal":
             curvature = along.square().sum(2).mean(1) / self.damping
