@@ -1,4 +1,4 @@
-"""What parties say to each other, before it is encoded."""
+"""The messages that parties exchange, before they are encoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ made with, before all else."""
 
 
 class WirePurpose(Enum):
-    """A `Purpose` in a frame, which says ``table`` of the training records."""
+    """A `Purpose` as frames name it: ``table`` for that of the training records."""
 
     train = "table"
     validation = "validation"
@@ -25,7 +25,7 @@ class WirePurpose(Enum):
 
     @property
     def own(self) -> Purpose:
-        """What it is called everywhere else."""
+        """The `Purpose` that it stands for."""
         return cast("Purpose", self.name)
 
 
@@ -39,10 +39,10 @@ class Query:
     ids: Tensor
     """Record IDs, int64 [batch]."""
     embeddings: Tensor
-    """float32 [points, batch, d_h]; which points is the method's business."""
+    """float32 [points, batch, d_h]; the method says which points."""
     batch: int | None = None
-    """Where both sides know the order of records: the batch that ``ids`` are, which then stands for
-    them on the wire."""
+    """The number of the batch that ``ids`` are, sent in place of them; None where the other side
+    does not know the order of records."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Reply:
     number: int
     """The number of the query that is answered."""
     values: Tensor
-    """float32, of a shape that the method fixes."""
+    """float32, of a shape that the method says."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Batch:
     ids: Tensor
     """Record IDs, int64 [batch]."""
     batch: int | None = None
-    """As of a `Query`."""
+    """See `Query.batch`."""
 
 
 Message = Query | Reply | Upload | Batch

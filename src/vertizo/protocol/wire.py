@@ -83,10 +83,10 @@ class _Batch(_Struct, frozen=True, tag=4):
 
 
 class InProcessFrame:
-    """A message for a receiver in the same process: it is encoded if somebody asks for its bytes.
+    """A message for a receiver in the same process, encoded only if somebody asks for its bytes.
 
-    As long as its frame would be, and decoded to the very message, so that it stands for one whose
-    arrays the codec sends as they are. Neither side may change an array that it handed over.
+    Its length is that of its frame, and it is decoded to the very message: it stands for frames
+    whose codec sends arrays as they are. Neither side may change an array that it handed over.
     """
 
     __slots__ = ("_codec", "_size", "message")
@@ -114,9 +114,9 @@ class InProcessFrame:
 
 
 Frame = bytes | InProcessFrame
-"""What parties give to each other."""
+"""What parties hand to each other."""
 Encode = Callable[[Query | Reply | Batch, Codec], Frame]
-"""`encode` or `InProcessFrame`."""
+"""Makes a frame of a message: `encode` or `InProcessFrame`."""
 
 _Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
@@ -135,7 +135,7 @@ def encode(message: Message, codec: Codec) -> bytes:
 def size(message: Message) -> int:
     """Bytes of the frame of a message whose arrays are sent as they are, without making it.
 
-    The frame with nothing in place of IDs and numbers, and what these add to it.
+    Those of the frame with empty IDs and arrays, and what these add.
     """
     bare: _Body
     match message:
@@ -270,7 +270,7 @@ def _body(frame: bytes, max_body: int) -> memoryview:
 
 
 def other_version(version: int, reserved: int) -> str:
-    """One line on a frame whose header is of another version."""
+    """The error line for a frame whose header is of another version."""
     return (
         f"format version {version}.{reserved} of messages; this is vertizo {release.VERSION}, "
         f"which speaks version {VERSION}.0: install the same version of vertizo at all parties"

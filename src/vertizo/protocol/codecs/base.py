@@ -1,4 +1,4 @@
-"""What a codec must do: an array into bytes and back, the bytes being all that is sent.
+"""The interface of codecs: arrays into bytes and back; the bytes are all that is sent.
 
 A codec holds no state and is its own configuration: both sides make the same one from the same
 options. A *row* below is the last axis of an array, which is what one record has; an array of one
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 3.4028234663852886e38
-"""Of float32."""
+"""Largest float32."""
 Scale = Literal["array", "record"]
 """What one scale is for: each point of a query (else the whole array), or each row."""
 
 
 class Codec(Protocol):
-    """One way of writing arrays."""
+    """A way of writing arrays as bytes."""
 
     @property
     def name(self) -> str:
-        """What chooses it in a configuration."""
+        """The name that chooses it in a configuration."""
 
     @property
     def keeps_differences(self) -> bool:
-        """Whether points that are close to each other are as far apart after decoding."""
+        """Whether points that are close to each other keep their distance in decoding."""
 
     @property
     def keeps_two_numbers(self) -> bool:
@@ -55,7 +55,7 @@ class Codec(Protocol):
 
 
 def check_size(data: memoryview, shape: tuple[int, ...], expected: int) -> None:
-    """MalformedError unless there are so many bytes, for a shape that can be allocated.
+    """Raise MalformedError unless ``data`` has that size, for a shape that can be allocated.
 
     Sides of an empty array are bounded as well: PyTorch multiplies them for its strides.
     """
@@ -69,7 +69,7 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def held(array: Tensor, are_finite: Tensor) -> Tensor:
-    """The array, no number of which is infinite where what it was made of is finite."""
+    """Cut numbers to the range of float32 where what they were made of is finite."""
     return torch.where(are_finite, array.clamp(-LARGEST, LARGEST), array)
 
 
@@ -85,11 +85,11 @@ class Grouped(Options):
 
     keeps_differences: ClassVar[bool] = False
     floats: ClassVar[int] = 1
-    """Of each group."""
+    """Floats of each group."""
 
     @property
     def mixes_records(self) -> bool:
-        """A scale for all records does."""
+        """Whether one scale is for all records."""
         return self.scale == "array"
 
     @abstractmethod
@@ -112,13 +112,13 @@ class Grouped(Options):
         return shape[0] if len(shape) == 3 else 1
 
     def size(self, shape: tuple[int, ...]) -> int:
-        """4 bytes a float, and the codes' bits rounded up to bytes."""
+        """Bytes: 4 for each float, and the codes' bits rounded up."""
         if not math.prod(shape):
             return 0
         return 4 * self.floats * self._groups(shape) + packing.packed_size(*self._codes_of(shape))
 
     def encode(self, array: Tensor) -> memoryview:
-        """Floats, then codes."""
+        """The floats of all groups, then the codes."""
         shape = tuple(array.shape)
         groups = self._groups(shape)
         if not groups:
@@ -128,7 +128,7 @@ class Grouped(Options):
         return memoryview(packing.pack_floats(floats) + packed)
 
     def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """The array, in shape."""
+        """The array of that shape; MalformedError for other bytes."""
         check_size(data, shape, self.size(shape))
         groups = self._groups(shape)
         if not groups:

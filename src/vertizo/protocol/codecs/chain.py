@@ -1,4 +1,4 @@
-"""Selecting codecs, and what the selected values are written with.
+"""The chain codec: codecs that select values, and one that writes what they select.
 
 Bytes: the places that each selecting codec chose, in order, then the last codec's bytes.
 """
@@ -60,7 +60,7 @@ class Chain(Options):
         return tuple(codec for codec in self.codecs[:-1] if isinstance(codec, TopK))
 
     def size(self, shape: tuple[int, ...]) -> int:
-        """All places, and the last codec's size of the values."""
+        """Bytes of all places, and the last codec's of the values."""
         places = 0
         for codec in self._selecting:
             places += codec.places_size(shape)
@@ -68,7 +68,7 @@ class Chain(Options):
         return places + self.codecs[-1].size(shape)
 
     def encode(self, array: Tensor) -> memoryview:
-        """Places, then values."""
+        """The places, then the values."""
         parts = []
         for codec in self._selecting:
             places, array = codec.split(array)
@@ -77,7 +77,7 @@ class Chain(Options):
         return memoryview(b"".join(parts))
 
     def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """The array, in shape."""
+        """The array of that shape; MalformedError for other bytes."""
         check_size(data, shape, self.size(shape))
         steps = []
         for codec in self._selecting:

@@ -28,7 +28,7 @@ MOST = 0.9
 
 
 class Received(Stateful):
-    """What the receiver of one client's embeddings has of each record; kept on both sides alike."""
+    """One client's embeddings as the receiver has them, by record; both sides keep them alike."""
 
     STATE = ("_rows",)
 
@@ -36,16 +36,16 @@ class Received(Stateful):
         self._rows = torch.zeros(records, dim)
 
     def known(self, ids: Tensor) -> Tensor:
-        """What is subtracted before coding and added after, [batch, d_h]."""
+        """The embeddings of these records, [batch, d_h]: subtracted before coding, added after."""
         return self._rows.index_select(0, ids)
 
     def learn(self, ids: Tensor, embeddings: Tensor) -> None:
-        """Embeddings [points, batch, d_h] have arrived; of several points their middle is kept."""
+        """Note that embeddings [points, batch, d_h] arrived; of several points the mean is kept."""
         self._rows.index_copy_(0, ids, embeddings.mean(0))
 
 
 class Feedback(Stateful):
-    """What one sender still owes for each record's replies."""
+    """What one sender's coding has lost of each record's replies, and it still owes."""
 
     STATE = ("_owed",)
 
@@ -54,7 +54,7 @@ class Feedback(Stateful):
         self._owed: Tensor | None = None
 
     def corrected(self, ids: Tensor, array: Tensor) -> Tensor:
-        """The array [batch, n] with what is owed to these records added."""
+        """Add what is owed to these records to an array [batch, n]."""
         if self._owed is None:
             self._owed = torch.zeros(self._records, array.shape[-1])
         return array + self._owed.index_select(0, ids)

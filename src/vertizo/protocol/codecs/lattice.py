@@ -1,4 +1,4 @@
-"""The nearest point of a lattice, after a shift that both sides know.
+"""The lattice codec: the nearest point of a lattice, after a shift that both sides know.
 
 Subtractive dither: before rounding, every number is shifted by a public pseudo-random constant that
 depends on its position alone; the receiver takes the shift away again. The error is then spread
@@ -105,12 +105,12 @@ _RISE = math.sqrt(3) / 2
 
 @dataclass(frozen=True)
 class Hexagonal:
-    """``rows · columns`` points around the square of side ``span``, which stands for [−1, 1]².
+    """A hexagonal lattice: ``rows · columns`` points around the square of side ``span``.
 
-    Lattice points have distance 1. Rows lie √3/2 apart, every second one shifted by half a point; a
-    point's code is ``row · columns + column``. The dither is even over a rectangle of 1 by √3/2,
-    which tiles the plane by shifts of the lattice as the hexagonal cell does, and needs fewer
-    points beyond the edge.
+    The square stands for [−1, 1]². Lattice points have distance 1. Rows lie √3/2 apart, every
+    second one shifted by half a point; a point's code is ``row · columns + column``. The dither is
+    even over a rectangle of 1 by √3/2, which tiles the plane by shifts of the lattice as the
+    hexagonal cell does, and needs fewer points beyond the edge.
     """
 
     rows: int

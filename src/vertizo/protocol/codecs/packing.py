@@ -1,4 +1,4 @@
-"""Small whole numbers without gaps between their bits, and float32 numbers as bytes.
+"""Packing: small whole numbers without gaps between their bits, and float32 numbers as bytes.
 
 Number ``i`` of width ``w`` takes bits ``i·w`` to ``i·w + w − 1``, lowest first; bit ``j`` of the
 whole is bit ``j mod 8``, from the lowest, of byte ``⌊j / 8⌋``. Bits after the last number are zero.
@@ -21,7 +21,7 @@ Whole = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 
 def packed_size(count: int, width: int) -> int:
-    """Bytes of so many numbers."""
+    """Bytes of so many numbers of that width."""
     return (count * width + 7) // 8
 
 
@@ -45,7 +45,7 @@ def pack(numbers: NDArray[Any], width: int) -> bytes:
 
 
 def unpack(data: memoryview, count: int, width: int) -> Whole:
-    """The numbers; ``data`` must have exactly their size, and no bits set after the last."""
+    """Read numbers; ``data`` has exactly their size, MalformedError if bits follow the last."""
     packed = np.frombuffer(data, np.uint8)
     unused = packed.size * 8 - count * width
     if unused and packed[-1] >> (8 - unused):
@@ -70,10 +70,10 @@ def unpack(data: memoryview, count: int, width: int) -> Whole:
 
 
 def pack_floats(numbers: Tensor) -> bytes:
-    """4 bytes each, little endian."""
+    """The numbers as float32, 4 bytes each, little endian."""
     return numbers.to(torch.float32).numpy().astype("<f4", copy=False).tobytes()
 
 
 def unpack_floats(data: memoryview) -> Tensor:
-    """The float32 numbers of [len(data) / 4]."""
+    """Read float32 numbers, [len(data) / 4]."""
     return torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32))

@@ -1,4 +1,4 @@
-"""Two points that are close to each other, as their middle and their difference.
+"""The paired codec: two points that are close, as their middle and their difference.
 
 A two-point query's ``h+`` and ``h−`` differ by the order of λ, much less than a quantiser's step:
 rounding each of them destroys the difference, which is all that a zeroth-order method looks at. The
@@ -45,12 +45,12 @@ class Paired(Options):
 
     @property
     def keeps_two_numbers(self) -> bool:
-        """As the middle's codec does, which writes them."""
+        """See `Codec.keeps_two_numbers`: the middle's codec decides, which writes them."""
         return self.midpoint.keeps_two_numbers
 
     @property
     def mixes_records(self) -> bool:
-        """Unless all three scales are a record's."""
+        """Whether any of its three scales is for all records."""
         parts = self.midpoint.mixes_records or self.difference.mixes_records
         return parts or self.scale == "array"
 
@@ -63,7 +63,7 @@ class Paired(Options):
         return self.midpoint.size(middle) + 4 * scales + self.difference.size(halves)
 
     def encode(self, array: Tensor) -> memoryview:
-        """Middle, scales, differences."""
+        """The middle, the scales, the differences."""
         if not _in_pairs(tuple(array.shape)):
             return self.midpoint.encode(array)
         first, second = array[0::2], array[1::2]
@@ -78,7 +78,7 @@ class Paired(Options):
         return memoryview(b"".join(parts))
 
     def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """The array, in shape."""
+        """The array of that shape; MalformedError for other bytes."""
         check_size(data, shape, self.size(shape))
         if not _in_pairs(shape):
             return self.midpoint.decode(data, shape)

@@ -1,4 +1,4 @@
-"""Signs alone, and one size for all numbers of a group.
+"""The sign codec: signs alone, and one size for all numbers of a group.
 
 Bytes: each group's size (float32), then one bit a number, set where it is negative.
 

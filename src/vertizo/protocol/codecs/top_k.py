@@ -1,4 +1,4 @@
-"""The largest numbers of every row, and where they were.
+"""The top-k codec: the largest numbers of every row, and where they were.
 
 Bytes: places, then values (float32, row by row, by rising column). Places of a row of d numbers, k
 of them kept, are a bitmap of d bits or k packed columns of ⌈log₂ d⌉ bits, whichever is less (the
@@ -59,11 +59,11 @@ class TopK(Options):
         return packed_size(rows * min(columns, kept * _width(columns)), 1)
 
     def size(self, shape: tuple[int, ...]) -> int:
-        """The places, and 4 bytes a value."""
+        """Bytes of the places, and 4 for each value."""
         return self.places_size(shape) + _VALUES.size(self.kept(shape))
 
     def split(self, array: Tensor) -> tuple[bytes, Tensor]:
-        """The places, and the values in the shape that `kept` says."""
+        """Split an array into its places and its values, in the shape that `kept` says."""
         shape = tuple(array.shape)
         rows, columns = rows_of(shape)
         kept = self.kept(shape)
@@ -78,7 +78,7 @@ class TopK(Options):
         return pack(bitmap.numpy(), 1), values
 
     def join(self, places: memoryview, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The array of that shape; ``places`` must have their size.
+        """Join places and values to the array of that shape; ``places`` must have their size.
 
         MalformedError where they are not as many different ones as there are values.
         """
@@ -101,12 +101,12 @@ class TopK(Options):
         return array.view(shape)
 
     def encode(self, array: Tensor) -> memoryview:
-        """Places, then values."""
+        """The places, then the values."""
         places, values = self.split(array)
         return memoryview(places + bytes(_VALUES.encode(values)))
 
     def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """The array, in shape."""
+        """The array of that shape; MalformedError for other bytes."""
         check_size(data, shape, self.size(shape))
         end = self.places_size(shape)
         return self.join(data[:end], _VALUES.decode(data[end:], self.kept(shape)), shape)

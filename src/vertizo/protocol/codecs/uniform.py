@@ -1,4 +1,4 @@
-"""Uniform levels between the lowest and the highest number.
+"""The uniform codec: even levels between the lowest and the highest number.
 
 Bytes: low and high of every group (float32, alternating), then the levels of all numbers, packed
 (`vertizo.protocol.codecs.packing`).
