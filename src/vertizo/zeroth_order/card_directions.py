@@ -1,4 +1,4 @@
-"""Random directions of a model that lives on a card: drawn there, and never held above a size.
+"""Random directions for a model that lives on a card: drawn there, not held above a size.
 
 The laws are those of `vertizo.zeroth_order.directions`; the numbers are others, since a card draws
 from counters (`vertizo.core.arrays.philox`) and not from a state that is passed on. Normal numbers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CardDirection(Direction):
-    """One drawn direction; its seed is on the card as well, int64 of no dimension.
+    """A direction that is drawn on a card, where its seed is as well, int64 of no dimension.
 
     `numbers` are u itself, so that its `scale` is 1.
     """
@@ -42,12 +42,12 @@ class CardDirection(Direction):
         return 1.0
 
     def _radius(self) -> float | None:
-        """Of the sphere that u is on; None where it is on none."""
+        """Radius of the sphere that u is on; None where it is on none."""
         lengths = {"sphere": 1.0, "scaled-sphere": math.sqrt(self.dimension)}
         return lengths.get(self.law)
 
     def _drawn_factor(self) -> Tensor:
-        """What the drawn numbers are multiplied by, of no dimension."""
+        """The factor of the drawn numbers, of no dimension."""
         if self._factor is None:
             radius = self._radius()
             if radius is None:
@@ -104,7 +104,7 @@ class CardDirection(Direction):
 
 
 class CardDirections(Directions):
-    """The directions of one owner, whose parameters are on that device.
+    """The directions of one owner whose parameters are on a card.
 
     The seeds of a query are there too, in the same place for every query: a direction is to be used
     before those of the next query are asked for.
@@ -134,7 +134,7 @@ class CardDirections(Directions):
 def card_record_directions(
     law: LawName, count: int, batch: int, dimension: int, seed: int, device: torch.device
 ) -> tuple[Tensor, float]:
-    """As `vertizo.zeroth_order.directions.record_directions`, drawn on that device."""
+    """See `vertizo.zeroth_order.directions.record_directions`; drawn on that device."""
     shape, size = (count, batch, dimension), count * batch * dimension
     place = torch.full((), philox.signed(seed), dtype=torch.int64, device=device)
     if law == "coordinate":

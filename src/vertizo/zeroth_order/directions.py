@@ -66,7 +66,7 @@ and a multiple of what one word gives, so that blocks are the same numbers as th
 
 @cache
 def values() -> Numbers:
-    """The values of a normal number, ascending, float32 [65536]."""
+    """The values that a normal number may take, ascending, float32 [65536]."""
     shares, quantile = 1 << 16, NormalDist().inv_cdf
     upper = np.array([quantile(0.5 + (k + 0.5) / shares) for k in range(shares // 2)])
     upper /= np.sqrt(np.mean(upper**2))
@@ -90,7 +90,7 @@ class Source:
         kernels.start(self._state, seed)
 
     def fill(self, out: Numbers, kind: Kind) -> Numbers:
-        """``out``, contiguous, filled with the next numbers."""
+        """Fill ``out``, contiguous, with the next numbers, and return it."""
         if kind == "signs":
             kernels.signs(self._state, out, EIGHTS)
         else:
@@ -115,14 +115,14 @@ def drawn(kind: Kind, seed: int, size: int) -> Numbers:
 
 
 def blocks(kind: Kind, seed: int, size: int) -> Iterator[Numbers]:
-    """The same in blocks; each is overwritten by the next."""
+    """The numbers of `drawn` in blocks; each is overwritten by the next."""
     source, buffer = Source(seed), np.empty(min(size, BLOCK), np.float32)
     for start in range(0, size, BLOCK):
         yield source.fill(buffer[: size - start], kind)
 
 
 class Reader:
-    """Numbers of any count at a time, out of blocks, each good until the next is asked for."""
+    """Reads any count of numbers at a time from blocks, each valid until the next is asked for."""
 
     def __init__(self, blocks: Iterator[Tensor]) -> None:
         self._blocks = blocks
@@ -130,7 +130,7 @@ class Reader:
         self._buffer = torch.empty(0)
 
     def read(self, count: int) -> Tensor:
-        """The next ``count`` numbers; good until the next call."""
+        """The next ``count`` numbers; valid until the next call."""
         if self._buffer.numel() < count:
             self._buffer = torch.empty(count)
         found, done = self._buffer[:count], 0
@@ -164,7 +164,7 @@ class Direction:
         self._scale: float | None = None
 
     def _axis(self) -> int:
-        """The one that a direction of the law coordinate is 1 along."""
+        """The axis that a direction of the law coordinate is along."""
         return int(generator(self.seed).integers(self.dimension))
 
     def _blocks(self) -> Iterator[Tensor]:
@@ -189,12 +189,12 @@ class Direction:
         return torch.zeros(self.dimension)
 
     def reader(self) -> Reader:
-        """The same numbers from first to last, never as a whole; not of the law coordinate."""
+        """A `Reader` of the same numbers, never held as a whole; not for the law coordinate."""
         return Reader(self._blocks())
 
     @property
     def scale(self) -> float:
-        """What the drawn numbers are multiplied by: 1, or what puts them on a sphere."""
+        """The factor of the drawn numbers: 1, or the one that puts them on a sphere."""
         if self._scale is None:
             self._scale = 1.0
             if self.law in ("sphere", "scaled-sphere"):
@@ -282,13 +282,13 @@ REMEMBERED = 2**20
 def record_directions(
     law: LawName, count: int, batch: int, dimension: int, seed: int
 ) -> tuple[Tensor, float]:
-    """``count`` directions for every record of a batch, and φ: [count, batch, dimension].
+    """``count`` directions for every record of a batch, [count, batch, dimension], and φ.
 
     Of embeddings and not of parameters, for VFL-CZOFO: the rows of a direction [batch, d_h] are
     independent draws of one law, and client and server draw the same from a seed they share. The
-    result is not to be changed: the other side may be in this process and be given the same.
-    The law ``coordinate`` takes every axis in turn, from one drawn for each record and with signs
-    drawn for each number: ``count = dimension`` of them make up the gradient itself, up to O(μ).
+    result is not to be changed: the other side may be in this process and be given the same. The
+    law ``coordinate`` takes every axis in turn, from one drawn for each record and with signs drawn
+    for each number: ``count = dimension`` of them make up the gradient itself, up to O(μ).
 
     >>> u, factor = record_directions("sphere", 3, 2, 4, seed=1)
     >>> u.shape, factor

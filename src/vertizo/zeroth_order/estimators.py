@@ -72,7 +72,7 @@ class Along:
         self.direction.add_to(vector, scale * self.coefficient)
 
     def held(self) -> tuple[Tensor, Scalar] | None:
-        """As of a `Gradient`."""
+        """See `Gradient.held`."""
         return self.direction.held(self.coefficient)
 
     def norm(self) -> Scalar:
@@ -93,10 +93,10 @@ class Sum:
             part.add_to(vector, scale)
 
     def held(self) -> None:
-        """As of a `Gradient`: it is not."""
+        """See `Gradient.held`: None, since it is not held."""
 
     def norm(self) -> Scalar:
-        """Its Euclidean norm; the one thing that needs it written out."""
+        """The Euclidean norm of the sum; nothing else needs the sum written out."""
         whole = self.parts[0].direction.zeros()
         self.add_to(whole, 1.0)
         norm = torch.linalg.vector_norm(whole)
@@ -128,14 +128,14 @@ def outputs(
 
 
 def readable_table(model: Model, directions: Directions, features: Tensor) -> Tensor | None:
-    """The records as a table whose rows `outputs` reads where they are; None where it does not."""
+    """The records as a table whose rows `outputs` reads in place; None where it needs copies."""
     return model.table_of(features) if directions.are_kept else None
 
 
 def at_once(
     model: Model, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
 ) -> Tensor:
-    """All offsets together, along the direction as one vector."""
+    """Outputs at all offsets together, along the direction as one vector."""
     numbers = direction.numbers()  # as they were drawn, and lengths in units of them
     lengths: list[float] = np.multiply(offsets, direction.scale).tolist()
     return model.along(numbers, lengths, inputs)
@@ -144,7 +144,7 @@ def at_once(
 def by_blocks(
     model: LinearStack, inputs: Tensor, direction: Direction, offsets: Sequence[float]
 ) -> Tensor:
-    """All offsets together, along a direction that is drawn once and not held."""
+    """Outputs at all offsets together, along a direction that is drawn once and not held."""
     lengths = [offset * direction.scale for offset in offsets]
     return blockwise.along(model, direction.reader().read, lengths, inputs)
 
@@ -152,7 +152,7 @@ def by_blocks(
 def in_place(
     model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]
 ) -> Tensor:
-    """One offset after the other; the parameters come back as they were (see the module)."""
+    """Outputs at one offset after the other; the parameters come back as they were (see above)."""
     parameters = model.parameters
     saved = parameters.clone() if parameters.dtype in (torch.float16, torch.bfloat16) else None
     results, here = [], 0.0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KnownPenalty:
-    """One whose gradient is known: of ``‖w‖₁``, or of ``½ Σ w²/(1 + w²)`` (non-convex, smooth)."""
+    """A penalty with a known gradient: ``‖w‖₁``, or ``½ Σ w²/(1 + w²)`` (non-convex, smooth)."""
 
     name: Literal["l1", "non-convex"]
     strength: float
@@ -40,23 +40,23 @@ class KnownPenalty:
 
 @dataclass(frozen=True)
 class GivenPenalty:
-    """One that is somebody's function of the parameters, float64 [d], to one number.
+    """A penalty that is a given function of the parameters, float64 [d], to one number.
 
-    It sees a copy of them in the processor's memory, and nothing else.
+    The function sees a copy of them in the processor's memory, and nothing else.
     """
 
     function: Callable[[Tensor], object]
     strength: float
     """λ."""
     smoothing: float
-    """μ or λ of the estimate."""
+    """μ or λ, the length of the estimate's perturbation."""
     forward: bool
-    """Whether that is a forward difference; else both sides of w are evaluated."""
+    """Whether the estimate is a forward difference; else both sides of w are evaluated."""
     key: str
-    """What a configuration calls it, for errors."""
+    """Its key in the configuration, for errors."""
 
     def gradient(self, parameters: Tensor, loss: Gradient) -> Gradient:
-        """By PyTorch, or estimated along the directions of the loss's estimate.
+        """The gradient by PyTorch, or estimated along the directions of the loss's estimate.
 
         Raises:
             ConfigError: the function fails, gives no number, or none that has a gradient.
@@ -69,7 +69,7 @@ class GivenPenalty:
         return Dense(self.exact(at))
 
     def exact(self, at: Tensor) -> Tensor:
-        """``λ ∂g/∂w`` there, float64 [d]; zeros where g does not depend on w."""
+        """``λ ∂g/∂w`` at ``at``, float64 [d]; zeros where g does not depend on w."""
         with torch.enable_grad():
             at.requires_grad_()
             value = self._value(at)
@@ -83,7 +83,7 @@ class GivenPenalty:
         return found * self.strength
 
     def value(self, at: Tensor) -> float:
-        """g there."""
+        """g at ``at``."""
         return float(self._value(at))
 
     def _value(self, at: Tensor) -> float | Tensor:

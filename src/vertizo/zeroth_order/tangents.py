@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EXACT = 64
-"""Parameters up to which principal directions are computed from all directions."""
+"""Parameters up to which principal directions are computed exactly."""
 OVERSAMPLED = 8
 ITERATIONS = 6
 FIT_RATE, FIT_STEPS = 0.02, 30
-"""Of Adam, by which a model is fitted to what a step promises."""
+"""Rate and steps of Adam, which fits a model to what a step promises."""
 
 
 def principal(
@@ -48,7 +48,7 @@ def principal(
 
 
 def reached(model: DifferentiableModel, inputs: Tensor, move: Tensor) -> Tensor:
-    """By how much to lower w so that outputs come close to ``h(w) − J move``, [d]; w stays.
+    """The step [d] to subtract from w that brings outputs near ``h(w) − J move``; w stays.
 
     A few steps of Adam (Kingma and Ba 2015) from w, on the mean squared distance.
     """
