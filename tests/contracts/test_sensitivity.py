@@ -194,7 +194,7 @@ class Game:
             if isinstance(update, SecretSgd):
                 update.between(0, head, joined, labels, len(joined), 16, weights)
             else:
-                update.load({"steps": torch.tensor(0)})
+                update.steps = 0
                 evaluation = head.evaluate(Points(joined), labels, weights=weights)
                 update.step(head, evaluation, joined, labels)
         head.parameters.copy_(self._start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,14 @@ the other way. Every ε and all noise rest on it, through `moved`."""
 def moved(clip_norm: float) -> float:
     """The most that replacing one record moves a sum of rows clipped to ``clip_norm``: 2C."""
     return REPLACED * clip_norm
+
+
+def relabelled(norm: float) -> float:
+    """The clip norm whose `moved` is √2 R: how far one label moves sums by class of rows of norm R.
+
+    The row leaves the sum of one class and enters that of another.
+    """
+    return norm / math.sqrt(2) * (2 / REPLACED)  # √2 R / REPLACED, rounded as it always was
 
 
 def clip(values: Tensor, clip_norm: float) -> Tensor:

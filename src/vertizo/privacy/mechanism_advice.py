@@ -17,6 +17,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 from vertizo.privacy.accounting import forecast, guarantee, label_advantage
 from vertizo.privacy.accounting.gaussian import delta_of, mu_of
+from vertizo.privacy.clipping import moved, relabelled
 from vertizo.privacy.labels.private_labels import RandomisedResponse
 from vertizo.privacy.options import mechanism_for
 
@@ -155,7 +156,7 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
             "teacher",
             "mechanism: teacher",
             ("labels",),
-            math.sqrt(2) / mu_of(epsilon, delta) / records,
+            moved(relabelled(1.0)) / mu_of(epsilon, delta) / records,
             uploads + width * EPOCHS,
             1 + batches,
             gaussian,

@@ -189,19 +189,25 @@ SIMULATED = (
 )
 
 
-def _bounded_words(figures: Statement) -> str:
-    """The sentence of an exact guarantee, or of a simulated one, which it calls so."""
+def in_words(
+    figures: Statement, *, about: str = "", how: str = "", source: str = "Noise"
+) -> Statement:
+    """The statement with the sentence of an exact guarantee, or of a simulated one, called so.
+
+    ``about`` what of a record, ``how`` it is done, and the name of the ``source`` of randomness.
+    """
     name, ending = ("Simulated: ", SIMULATED) if figures.guarantee == "simulated" else ("", "")
     each = "each training record"
     if figures.records is not None:
         each = f"each of the {figures.records:,} training records"
-    return (
-        f"{name}ε = {bound_text(figures.epsilon or 0.0)} at δ = {figures.delta:g} for {each}, "
-        f"against all clients together, malicious ones included{ending}. "
+    words = (
+        f"{name}ε = {bound_text(figures.epsilon or 0.0)} at δ = {figures.delta:g} for {about}"
+        f"{each}, against all clients together, malicious ones included{ending}. {how}"
         f"Label advantage: at most {label_advantage.text(figures.label_advantage)}. "
         f"Covered: {', '.join(figures.covers)}. Not covered: {', '.join(figures.not_covered)}. "
-        f"Noise: {figures.noise_source}. Counted: {figures.counted}."
+        f"{source}: {figures.noise_source}. Counted: {figures.counted}."
     )
+    return replace(figures, words=words)
 
 
 class ClippedGaussian(Plan):
@@ -344,4 +350,4 @@ class ClippedGaussian(Plan):
             records=records,
             not_covered=NOT_COVERED,
         )
-        return replace(bounded, words=_bounded_words(bounded))
+        return in_words(bounded)

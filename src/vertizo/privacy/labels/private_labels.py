@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 
 from vertizo.models.losses import log_weights
-from vertizo.privacy.accounting import label_advantage
-from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.privacy.noise.mechanisms import NoiseSource
-from vertizo.privacy.plan import LABELS, NOT_COVERED, SIMULATED, NoPrivacy
+from vertizo.privacy.plan import LABELS, NOT_COVERED, NoPrivacy, in_words
 from vertizo.privacy.statement import Statement
 
 LONGEST = 1.0
@@ -199,22 +197,9 @@ class PrivateLabelPlan(NoPrivacy):
     ) -> Statement:
         """State the ε of the labels alone, whatever the server does with the private ones."""
         paid = self._paid
-        name, ending = ("", "") if paid.is_secret else ("Simulated: ", SIMULATED)
-        each = "each training record"
-        if records is not None:
-            each = f"each of the {records:,} training records"
-        words = (
-            f"{name}ε = {bound_text(paid.epsilon)} at δ = {paid.delta:g} for the label of {each}, "
-            f"against all clients together, malicious ones included{ending}. Training saw private "
-            f"labels alone ({paid.mechanism}: {paid.words}), made once: whatever is trained on "
-            f"them costs nothing more. Label advantage: at most "
-            f"{label_advantage.text(paid.label_advantage)}. Covered: labels. Not covered: the "
-            f"features of all parties, {', '.join(NOT_COVERED)}. Randomness: {paid.source}. "
-            f"Counted: {paid.counted}."
-        )
-        return Statement(
+        figures = Statement(
             guarantee="exact" if paid.is_secret else "simulated",
-            words=words,
+            words="",
             epsilon=paid.epsilon,
             delta=paid.delta,
             label_advantage=paid.label_advantage,
@@ -225,3 +210,8 @@ class PrivateLabelPlan(NoPrivacy):
             records=records,
             not_covered=("the features of all parties", *NOT_COVERED),
         )
+        how = (
+            f"Training saw private labels alone ({paid.mechanism}: {paid.words}), made once: "
+            "whatever is trained on them costs nothing more. "
+        )
+        return in_words(figures, about="the label of ", how=how, source="Randomness")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from vertizo.data.vertical import VerticalData, of_classes
 from vertizo.models.losses import Classification, NoisyLabelClassification, Task
 from vertizo.privacy.accounting import guarantee, label_advantage
 from vertizo.privacy.accounting.events import GaussianRelease, Releases
+from vertizo.privacy.clipping import relabelled
 from vertizo.privacy.labels.label_file import LabelFile
 from vertizo.privacy.labels.private_labels import (
     LONGEST,
@@ -85,7 +85,7 @@ class PrivateLabels(LabelMaker):
     @cached_property
     def _noise(self) -> NoiseSource:
         """Of a teacher's statistic: for rows of norm R, one label moves it by √2 R."""
-        delta, clip_norm = self.config.privacy.delta, LONGEST / math.sqrt(2)
+        delta, clip_norm = self.config.privacy.delta, relabelled(LONGEST)
         found = guarantee.calibrate(self._epsilon, delta, clients=1, queries=1)
         noise_std = found.reply * clip_norm
         if self._seeded:
@@ -104,7 +104,7 @@ class PrivateLabels(LabelMaker):
         releases = Releases(
             clients=1,
             queries=1,
-            reply=GaussianRelease(LONGEST / math.sqrt(2), noise.noise_std),
+            reply=GaussianRelease(relabelled(LONGEST), noise.noise_std),
             grid=noise.correction(numbers) if isinstance(noise, SecureNoise) else None,
         )
         epsilon = guarantee.epsilon(releases, privacy.delta)
