@@ -17,7 +17,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.cutter import Cutter
@@ -25,7 +24,7 @@ from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
 from vertizo.network.transport import grpc as grpc_server
-from vertizo.network.transport import grpc_calls, grpc_channel, grpc_stream
+from vertizo.network.transport import grpc_channel
 from vertizo.network.transport.authority import issue
 from vertizo.network.transport.base import Answer, Rest
 from vertizo.network.transport.certificates import Credentials
@@ -363,30 +362,6 @@ def test_streams_of_another_method_or_a_certificate_that_cannot_be_read_end_alon
     assert echo.left == ["bank"]
 
 
-def test_a_frame_after_the_end_of_its_stream_is_nobodys(
-    echo: Echo, made: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """gRPC may tell of both in this order."""
-    with serve(echo, made) as server, channel(made, server.port) as bank:
-        assert bank.ask(b"1") == b"1"
-        (call,) = server._names
-        server.closed(call)
-        server.heard(call, b"2")
-    assert [frame for _, frame in echo.asked] == [b"1"]
-    assert echo.left == ["bank"]
-    assert not caplog.messages
-
-
-def test_a_grpc_that_lacks_a_call_is_named_at_the_start(
-    echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (*grpc_calls.NEEDED, "CompletionQueue"):
-        with monkeypatch.context() as patched:
-            patched.delattr(f"grpc._cython.cygrpc.{name}")
-            with pytest.raises(RunError, match=f"grpcio .* lacks calls .*{name}.*constraints.txt"):
-                serve(echo, made).__enter__()
-
-
 @pytest.mark.full
 def test_a_server_closes_whatever_its_members_are_at(echo: Echo, made: Path) -> None:
     """gRPC's memory is in use by several threads at once, and ends in none of them too early."""
@@ -450,13 +425,6 @@ def test_a_rate_is_kept_by_waiting(echo: Echo, made: Path) -> None:
             started = time.monotonic()
             shop.ask(b"x")
         assert time.monotonic() - started < 1
-
-
-@pytest.mark.full
-def test_no_wait_is_long_since_the_time_of_day_may_be_set_back() -> None:
-    """gRPC waits until a time of day: past 0.2 s in pieces, so that one set back makes hours."""
-    in_an_hour = SimpleNamespace(_later=[(time.monotonic() + 3600.0, 0, None, None)])
-    assert 0.0 < grpc_calls.Calls._deadline(in_an_hour) - time.time() < 0.2
 
 
 # --- what a service does wrong
@@ -554,18 +522,11 @@ def test_ctrl_c_ends_an_ask_and_its_answer_is_no_later_asks(echo: Echo, made: Pa
         assert bank.ask(b"x") == b"x"
 
 
-@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "public"])
-def test_both_kinds_of_stream_do_the_same(
-    is_direct: bool, echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_direct:  # as where gRPC has no such calls any more
-        monkeypatch.setattr(grpc_stream.DirectStream, "__init__", lambda self, channel: None)
+def test_asks_go_on_after_a_restart_until_one_side_ends_them(echo: Echo, made: Path) -> None:
     told: list[str] = []
     with serve(echo, made) as server, channel(made, server.port, on_trouble=told.append) as bank:
         assert bank.ask(b"x") == b"x"
         assert bank.is_connected
-        kind = grpc_stream.DirectStream if is_direct else grpc_stream.PublicStream
-        assert type(bank._link._stream) is kind
         assert bank.ask(bytes(200_000)) == b"200000"
         assert bank.ask(b"later") == b"at last"
         server.close()

@@ -16,7 +16,7 @@ from tests.processes import held_port
 from tests.waiting import PATIENT, until
 
 from vertizo.core.errors import RunError
-from vertizo.network.transport import grpc_channel, grpc_stream
+from vertizo.network.transport import grpc_channel
 from vertizo.network.transport.authority import issue
 from vertizo.network.transport.base import Answer
 from vertizo.network.transport.certificates import Credentials
@@ -25,7 +25,6 @@ from vertizo.network.transport.grpc_channel import GrpcChannel
 from vertizo.network.transport.job_id import JobId
 
 MINE = JobId("fed", "align-1", 2, "")
-KINDS = (grpc_stream.DirectStream, grpc_stream.PublicStream)
 
 
 class Named:
@@ -133,13 +132,11 @@ def test_what_others_put_into_metadata_is_no_job(port: Port) -> None:
     assert JobId.of([("vertizo-attempt", "-1"), ("vertizo-run", b"aa")]).attempt == 0
 
 
-@pytest.mark.parametrize("stream", KINDS)
 @pytest.mark.parametrize("members", [("east", "north"), ("north",)])
 def test_a_member_waits_out_another_job_at_its_port(
-    port: Port, monkeypatch: pytest.MonkeyPatch, stream: Any, members: tuple[str, ...]
+    port: Port, monkeypatch: pytest.MonkeyPatch, members: tuple[str, ...]
 ) -> None:
     """Whether or not it is in that one: not a byte of its ask is read there."""
-    monkeypatch.setattr(grpc_channel, "open_stream", stream)
     monkeypatch.setattr(grpc_channel, "LONGEST_PAUSE", 0.05)
     other, own = Named(b"another", members), Named(b"its own")
     with port.served(other, MINE._replace(job="align-2")):

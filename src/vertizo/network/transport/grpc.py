@@ -8,21 +8,22 @@ who asks. When a stream breaks, the member opens another and asks the same again
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from cryptography.x509 import load_pem_x509_certificate
 
 from vertizo.core.errors import RunError, VertizoError
 from vertizo.network.transport import versions
-from vertizo.network.transport.base import Service
+from vertizo.network.transport.base import Answer, Service
 from vertizo.network.transport.certificates import Credentials
-from vertizo.network.transport.grpc_calls import Call, Calls
 from vertizo.network.transport.grpc_channel import (
     METHOD,
     GrpcChannel,
@@ -42,6 +43,8 @@ CLOSING = "the server is closing"
 LARGEST = 2**31 - 1
 """Bytes of a message of gRPC."""
 log = logging.getLogger("vertizo.network")
+Ended = tuple[Any, str]
+"""gRPC's status with which a stream ends, and its line."""
 
 
 class GrpcServer:
@@ -81,27 +84,22 @@ class GrpcServer:
         self.strangers = 0
         """Connections that were refused, of parties that are no members."""
         self._rate, self._keepalive_seconds = rate, keepalive_seconds
-        self._calls: Calls | None = None
         self._thread: threading.Thread | None = None
-        self._is_closing = False
-        self._streams: dict[str, Call] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = asyncio.Event()
+        self._streams: dict[str, _Stream] = {}
         """The newest of each member."""
-        self._names: dict[Call, str] = {}
         self._paces: dict[str, _Pace] = {}
         self.port = 0
 
     def __enter__(self) -> GrpcServer:
         """Listen; RunError where the address cannot be had, or the port is in use."""
-        grpc, shown = grpc_module(), self.credentials
-        credentials = grpc.dynamic_ssl_server_credentials(
-            _configured(shown), self._renewed(shown), require_client_authentication=True
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="vertizo-network", daemon=True
         )
-        self._calls = Calls(self, self._options(), self._listen, credentials)
-        self.port = self._calls.port
-        if not self.port:
-            raise RunError(f"cannot listen on {self._listen}: {why_not_listening(self._listen)}")
-        self._thread = threading.Thread(target=self._calls.run, name="vertizo-network", daemon=True)
         self._thread.start()
+        self.port = started.result()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,15 +109,44 @@ class GrpcServer:
         """End all streams, once what was answered is written, and give the port back."""
         if self._thread is None or not self._thread.is_alive():
             return
-        assert self._calls is not None
-        self._is_closing = True
-        for call in list(self._names):
-            call.end(grpc_module().StatusCode.UNAVAILABLE, CLOSING)
-        self._calls.shut()
-        self._thread.join(CLOSING_SECONDS)
-        if self._thread.is_alive():
-            self._calls.cancel()
-            self._thread.join()
+        assert self._loop is not None
+        with suppress(RuntimeError):  # it is closed by another thread meanwhile
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def _run(self, started: Future[int]) -> None:
+        try:
+            asyncio.run(self._serve(started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    async def _serve(self, started: Future[int]) -> None:
+        """Serve until `close` was called and all streams are over; tell the port once there is."""
+        grpc, shown = grpc_module(), self.credentials
+        self._loop = asyncio.get_running_loop()
+        server = grpc.aio.server(options=self._options())
+        package, method = METHOD.strip("/").split("/")
+        handler = grpc.stream_stream_rpc_method_handler(self._stream)
+        generic = grpc.method_handlers_generic_handler(package, {method: handler})
+        server.add_generic_rpc_handlers((generic,))
+        credentials = grpc.dynamic_ssl_server_credentials(
+            _configured(shown), self._renewed(shown), require_client_authentication=True
+        )
+        try:
+            port = server.add_secure_port(self._listen, credentials)
+            await server.start()
+        except RuntimeError:
+            why = why_not_listening(self._listen)
+            raise RunError(f"cannot listen on {self._listen}: {why}") from None
+        started.set_result(port)
+        await self._closing.wait()
+        for stream in list(self._streams.values()):
+            stream.end(grpc.StatusCode.UNAVAILABLE, CLOSING)
+        await server.stop(CLOSING_SECONDS)
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left, timeout=CLOSING_SECONDS)  # for what gRPC still tells them
 
     @property
     def credentials(self) -> Credentials:
@@ -147,73 +174,86 @@ class GrpcServer:
             *bounded(),
         ]
 
-    # What `Calls` tells of.
+    async def _stream(self, _: AsyncIterator[bytes], context: Any) -> None:
+        """One stream, from its opening to its end."""
+        grpc = grpc_module()
+        try:
+            ended = self._refusal(context) or await self._taken(context)
+        except grpc.aio.BaseError:  # its connection was lost
+            return
+        except Exception:
+            log.exception("a stream of %s ends by a fault of this side", context.peer())
+            ended = grpc.StatusCode.INTERNAL, "the server failed; its log says how"
+        if ended is not None:
+            await context.abort(*ended)
 
-    def opened(self, call: Call) -> None:
-        """As of a `Handler`: who is a member is let in, in place of an earlier stream of its."""
+    def _refusal(self, context: Any) -> Ended | None:
+        """Why a stream is not taken in, None where it is: only members', of this job."""
         code = grpc_module().StatusCode
-        if call.method != METHOD:
-            call.end(code.UNIMPLEMENTED, "no such method")
-            return
-        if (refusal := self._job.refusal(JobId.of(call.metadata))) is not None:
+        if (refusal := self._job.refusal(JobId.of(context.invocation_metadata()))) is not None:
             may_pass, words = refusal
-            call.end(code.UNAVAILABLE if may_pass else code.FAILED_PRECONDITION, words)
-            return
-        identity = call.identity()
-        names = identity.get("x509_common_name", [])
-        member = names[0].decode(errors="replace") if len(names) == 1 else ""
+            return code.UNAVAILABLE if may_pass else code.FAILED_PRECONDITION, words
+        member = _member(context)
         if member not in self._members:
             self.strangers += 1
-            log.warning("refused %s, who calls itself %r", call.peer(), member)
-            call.end(code.PERMISSION_DENIED, f"{member!r} is no member of this federation")
-            return
-        shown = identity.get("x509_pem_cert", [b""])[0]
+            log.warning("refused %s, who calls itself %r", context.peer(), member)
+            return code.PERMISSION_DENIED, f"{member!r} is no member of this federation"
+        return (code.UNAVAILABLE, CLOSING) if self._closing.is_set() else None
+
+    async def _taken(self, context: Any) -> Ended | None:
+        """Let a member in, in place of an earlier stream of its; why its stream ends, if by us."""
+        code, member = grpc_module().StatusCode, _member(context)
+        shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         self.seen[member] = load_pem_x509_certificate(shown).not_valid_after_utc
-        before, self._streams[member] = self._streams.get(member), call
-        self._names[call] = member
+        stream = _Stream()
+        before, self._streams[member] = self._streams.get(member), stream
         if before is not None:
             # as a rule the connection was cut, and only this side has not noticed yet
             before.end(code.ABORTED, f"another connection of {member!r} took its place")
-        if self._is_closing:
-            call.end(code.UNAVAILABLE, CLOSING)
-        call.accept(versions.METADATA)
-
-    def heard(self, call: Call, frame: bytes | None) -> None:
-        """As of a `Handler`: an ask, unless it is too early for it."""
-        if frame is None:
-            call.end(grpc_module().StatusCode.OK)
-            return
-        if (member := self._names.get(call)) is None:
-            return  # gRPC may say first that the stream is over
-        pace = self._paces.setdefault(member, _Pace(self._rate))
-        if wait := pace.wait():
-            assert self._calls is not None
-            self._calls.later(wait, call, partial(self._asked, call, frame))
-        else:
-            self._asked(call, frame)
-
-    def _asked(self, call: Call, frame: bytes) -> None:
-        member = self._names.get(call)
-        if member is None or self._streams.get(member) is not call:
-            return  # it is over
         try:
-            rest = self._service.ask(member, frame, _Once(call))
-        except VertizoError as error:
-            call.end(grpc_module().StatusCode.FAILED_PRECONDITION, str(error)[:500])
-        except Exception as error:
-            log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
-            line = "the server failed at this ask; its log says how"
-            call.end(grpc_module().StatusCode.INTERNAL, line)
-        else:
+            await self._converse(member, stream, context)
+        except asyncio.CancelledError:
+            if stream.ended is None:  # by the member, or its connection was lost
+                raise
+        finally:
+            if self._streams.get(member) is stream:
+                del self._streams[member]
+                self._left(member)
+        return stream.ended
+
+    async def _converse(self, member: str, stream: _Stream, context: Any) -> None:
+        """Asks and answers in turn, until either side ends it."""
+        grpc, loop = grpc_module(), asyncio.get_running_loop()
+        pace = self._paces.setdefault(member, _Pace(self._rate))
+        await context.send_initial_metadata(versions.METADATA)  # so a member knows it is connected
+        while stream.ended is None:
+            frame = await context.read()
+            if frame is grpc.aio.EOF:
+                return
+            if wait := pace.wait():
+                await asyncio.sleep(wait)
+            answer = stream.answer = loop.create_future()
+            try:
+                rest = self._service.ask(member, frame, _answering(loop, answer))
+            except VertizoError as error:
+                stream.ended = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:500]
+                return
+            except Exception as error:
+                log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
+                line = "the server failed at this ask; its log says how"
+                stream.ended = grpc.StatusCode.INTERNAL, line
+                return
+            del frame  # which may be long, and so may the wait
+            if rest is not None and not answer.done():
+                await asyncio.sleep(0)  # the other streams begin to write what they were answered
+                rest()
+                rest = None
+            await context.write(await answer)
+            stream.answer = None
             if rest is not None:
                 rest()
 
-    def closed(self, call: Call) -> None:
-        """As of a `Handler`."""
-        member = self._names.pop(call, None)
-        if member is None or self._streams.get(member) is not call:
-            return
-        del self._streams[member]
+    def _left(self, member: str) -> None:
         try:
             self._service.gone(member)
         except Exception as error:
@@ -226,16 +266,47 @@ def _configured(shown: Credentials) -> Any:
     return grpc_module().ssl_server_certificate_configuration([pair], shown.authority)
 
 
-class _Once:
+def _member(context: Any) -> str:
+    """The one name in the certificate that was shown; empty where there is not one."""
+    names = context.auth_context().get("x509_common_name", [])
+    return names[0].decode(errors="replace") if len(names) == 1 else ""
+
+
+class _Stream:
+    """A member's stream, of the task that makes it."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[bytes] | None = None
+        """To the ask that is open."""
+        self.ended: Ended | None = None
+        self._task = asyncio.current_task()
+
+    def end(self, code: Any, line: str) -> None:
+        """End it with gRPC's status: now, or once the answer that is there is written."""
+        if self.ended is None:
+            self.ended = code, line
+            if self._task is not None and (self.answer is None or not self.answer.done()):
+                self._task.cancel()
+
+
+def _answering(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -> Answer:
     """Takes the answer to one ask, from whatever thread; of several the first."""
+    home = threading.get_ident()
 
-    def __init__(self, call: Call) -> None:
-        self._call: Call | None = call
+    def settle(content: bytes) -> None:
+        if not answer.done():
+            answer.set_result(content)
 
-    def __call__(self, content: bytes) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.answer(content)
+    def take(content: bytes) -> None:
+        if threading.get_ident() == home:
+            settle(content)
+            return
+        try:
+            loop.call_soon_threadsafe(settle, content)
+        except RuntimeError:
+            log.debug("an answer came after the server had closed")
+
+    return take
 
 
 class _Pace:

@@ -17,7 +17,7 @@ from vertizo.core.system import open_files
 from vertizo.network.transport import versions
 from vertizo.network.transport.addresses import is_loopback, parsed, proxy_trouble
 from vertizo.network.transport.certificates import Credentials
-from vertizo.network.transport.grpc_stream import BrokenStreamError, open_stream
+from vertizo.network.transport.grpc_stream import BrokenStreamError, Stream
 from vertizo.network.transport.job_id import JobId
 
 METHOD = "/vertizo.Parties/Ask"
@@ -274,7 +274,7 @@ class _Link:
             credentials.authority, credentials.key, credentials.certificate
         )
         self._channel = grpc.secure_channel(server, shown, options=options)
-        self._stream = open_stream(self._channel, METHOD, metadata)
+        self._stream = Stream(self._channel, METHOD, metadata)
         self.is_taken = False
 
     def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
