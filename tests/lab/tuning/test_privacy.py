@@ -306,7 +306,7 @@ def test_trials_on_private_labels_share_them_or_are_refused(tmp_path: Path) -> N
     assert (found.privacy.epsilon_of_chosen, found.privacy.epsilon_together) == (1.0, 1.0)
     assert "cost no more than one" in " ".join(found.privacy.words)
     made = {
-        str(RunFolder(folder).load("last")["server"]["labels"].tolist())
+        str(RunFolder(folder).load("last")["server"]["private_labels"].tolist())
         for folder in (tmp_path / "kept").rglob("*")
         if (folder / "config.yaml").is_file() and RunFolder(folder).has("last")
     }
