@@ -66,6 +66,15 @@ def share_done(folder: Path, config: ExperimentConfig) -> float:
     return min(0.999, rows[-1]["epoch"] / config.epochs) if rows else 0.0
 
 
+def check_jobs(config: ExperimentConfig, jobs: int | None) -> None:
+    """Refuse several runs at a time where a ledger is charged; ConfigError names it."""
+    if config.privacy.ledger is not None and (jobs or 1) > 1:
+        raise ConfigError(
+            f"--jobs is {jobs} but privacy.ledger {config.privacy.ledger} is for one run at a "
+            "time; leave --jobs out"
+        )
+
+
 @dataclass(frozen=True)
 class Processes:
     """Runs in processes of this machine; see `vertizo.lab.processes.processes`."""

@@ -22,7 +22,7 @@ from vertizo.core.names import CONTROLS
 from vertizo.core.version import VERSION
 from vertizo.lab import comparison, comparison_table, made_by, planning
 from vertizo.lab.comparison import Measure, Row, Standing
-from vertizo.lab.engines import Engine, Processes, Run
+from vertizo.lab.engines import Engine, Processes, Run, check_jobs
 from vertizo.lab.findings import Dot, Findings, Picture, Table
 from vertizo.lab.worth import study, words
 from vertizo.models.losses import Classification, MultiLabel
@@ -179,7 +179,7 @@ def worth(
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     chosen = settled(choosing.seeded(*_read(config, overrides)), tell)
-    study.check_jobs(chosen, jobs)
+    check_jobs(chosen, jobs)
     with _folder(out, study.NAME) as folder:
         found = study.Worth(chosen, folder, seeds, shapley, repeats)
         found.check()

@@ -45,10 +45,11 @@ def worth(
     errors = Console(stderr=True)
     chosen = settled(loaded, lambda line: say([line], errors))
     from vertizo.lab import notebook
+    from vertizo.lab.engines import check_jobs
     from vertizo.lab.worth import study
     from vertizo.run.results.folder import RunFolder
 
-    study.check_jobs(chosen, jobs)
+    check_jobs(chosen, jobs)
     folder = out or Path("runs") / f"worth-{chosen.data.title}"
     RunFolder(folder).check_is_for(study.NAME)
     made = study.Worth(chosen, folder, seeds, shapley, repeats)

@@ -59,7 +59,7 @@ class Plan:
     @cached_property
     def first(self) -> Planned:
         """What trial 0 may release."""
-        return self._planned(self.config)
+        return planned(self.config, self.data)
 
     @cached_property
     def beforehand(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class Plan:
     def planned(self, number: int) -> Planned:
         """What a trial may release; ConfigError if what was drawn for it does not fit."""
         drawn = self.drawn(number)
-        return self._planned(self.settings(number, drawn)) if drawn else self.first
+        return planned(self.settings(number, drawn), self.data) if drawn else self.first
 
     def all_planned(self, trials: int) -> list[Planned]:
         """What every trial may release; one but the first whose values do not fit, nothing."""
@@ -107,24 +107,26 @@ class Plan:
         """Refuse a trial that would release something else than what was planned for it."""
         if self.on_labels or not self.first.statement.is_bounded:
             return
-        planned, found = self.planned(number), self._planned(config)
+        wanted, found = self.planned(number), planned(config, self.data)
         ours, theirs = (
-            (each.statement.guarantee, each.statement.covers) for each in (planned, found)
+            (each.statement.guarantee, each.statement.covers) for each in (wanted, found)
         )
         if (
             ours != theirs
-            or planned.releases is None
+            or wanted.releases is None
             or found.releases is None
-            or not are_alike(planned.releases, found.releases)
+            or not are_alike(wanted.releases, found.releases)
         ):
             raise RunError(
                 f"trial {number} would release something else than what was planned before the "
                 "first trial, and no bound would hold for all of them; search fewer keys"
             )
 
-    def _planned(self, config: ExperimentConfig) -> Planned:
-        federation = unledgered(config, self.data)
-        return Planned(federation.statement(), federation.releases)
+
+def planned(config: ExperimentConfig, data: VerticalData) -> Planned:
+    """What one run may release."""
+    federation = unledgered(config, data)
+    return Planned(federation.statement(), federation.releases)
 
 
 def unledgered(config: ExperimentConfig, data: VerticalData) -> Federation:

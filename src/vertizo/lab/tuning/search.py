@@ -25,7 +25,7 @@ from vertizo.core import digests, strict_json
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.comparison import Standing
-from vertizo.lab.engines import share_done
+from vertizo.lab.engines import check_jobs, share_done
 from vertizo.lab.processes import Inline, Pool, processes
 from vertizo.lab.tuning.composition import calibrate
 from vertizo.lab.tuning.plan import Plan, unledgered
@@ -127,11 +127,7 @@ class _Search:
         """Find that the search can be made, before anything is written."""
         first = self.plan.first.statement
         if self.plan.config.privacy.ledger is not None:
-            if self._options.jobs > 1:
-                raise ConfigError(
-                    f"--jobs is {self._options.jobs} but privacy.ledger is used by one run at a "
-                    "time; leave --jobs out"
-                )
+            check_jobs(self.plan.config, self._options.jobs)
             if not first.is_bounded:
                 raise ConfigError(
                     "privacy.ledger needs a configuration with an exact guarantee; this one has "

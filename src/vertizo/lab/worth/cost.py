@@ -10,9 +10,8 @@ import numpy as np
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.data.vertical import VerticalData
 from vertizo.lab.tuning.composition import together
-from vertizo.lab.tuning.plan import Planned, unledgered
+from vertizo.lab.tuning.plan import Planned
 from vertizo.lab.tuning.privacy import beside
 from vertizo.privacy.accounting.events import SecretSteps
 from vertizo.privacy.epsilon_text import bound_text
@@ -39,12 +38,6 @@ def check_mechanism(config: ExperimentConfig) -> None:
             f"privacy.mechanism {privacy.mechanism!r} would make labels anew in every training; "
             "set privacy.ledger to a file, which keeps those of the first"
         )
-
-
-def planned(config: ExperimentConfig, data: VerticalData) -> Planned:
-    """What one training may release."""
-    federation = unledgered(config, data)
-    return Planned(federation.statement(), federation.releases)
 
 
 def check_ledger(

@@ -25,11 +25,11 @@ from vertizo.data.vertical import VerticalData
 from vertizo.lab import comparison
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import Processes, Run
-from vertizo.lab.tuning.plan import Planned
+from vertizo.lab.tuning.plan import Planned, planned
 from vertizo.lab.worth import coalitions as of
 from vertizo.lab.worth import words
 from vertizo.lab.worth.coalitions import Array, Coalition
-from vertizo.lab.worth.cost import beforehand, check_ledger, check_mechanism, cost_of, planned
+from vertizo.lab.worth.cost import beforehand, check_ledger, check_mechanism, cost_of
 from vertizo.lab.worth.importance import Importance, importances
 from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import LEVEL, headline, interval, resampled, resamples
@@ -322,15 +322,6 @@ class Worth:
             {"party": party, "value": float(values[party]), **_ends(ends[party])}
             for party in self.parties
         ]
-
-
-def check_jobs(config: ExperimentConfig, jobs: int | None) -> None:
-    """Refuse several trainings at a time where a ledger is charged; ConfigError names it."""
-    if config.privacy.ledger is not None and (jobs or 1) > 1:
-        raise ConfigError(
-            f"--jobs is {jobs} but privacy.ledger {config.privacy.ledger} is for one run at a "
-            "time; leave --jobs out"
-        )
 
 
 def _ends(drawn: Array) -> dict[str, float]:
