@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sys
@@ -167,6 +168,19 @@ def test_it_is_gone_on_with_within_a_trial(made: tuple[Path, Results], tmp_path:
     assert unfinished.summary() is None
     search(tmp_path / "stopped")
     assert kept(tmp_path / "stopped") == kept(made[0])
+
+
+def test_it_goes_on_behind_a_torn_last_line(made: tuple[Path, Results], tmp_path: Path) -> None:
+    """As a crash or a full disk leaves it; a search that is only looked at writes nothing."""
+    search(tmp_path / "s", trials=2)
+    journal = tmp_path / "s/trials.journal"
+    os.truncate(journal, journal.stat().st_size - 20)
+    torn = journal.read_bytes()
+    with RunFolder(tmp_path / "s").locked(), pytest.raises(RunError, match="in use"):
+        search(tmp_path / "s")
+    assert journal.read_bytes() == torn
+    search(tmp_path / "s")
+    assert kept(tmp_path / "s") == kept(made[0])
 
 
 def test_another_search_is_refused_the_folder(made: tuple[Path, Results]) -> None:

@@ -25,11 +25,15 @@ class Told:
         self.stages: list[tuple[int, float]] = []
         self._hopeless = hopeless
 
+    @property
+    def told(self) -> int:
+        return self.stages[-1][0] if self.stages else 0
+
     def stage(self, number: int, value: float) -> None:
         self.stages.append((number, value))
 
     def is_hopeless(self) -> bool:
-        return self.stages[-1][0] >= self._hopeless if self.stages else False
+        return self.told >= self._hopeless
 
     def share(self, done: float) -> None:
         assert 0 <= done <= 1

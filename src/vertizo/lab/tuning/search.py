@@ -31,8 +31,8 @@ from vertizo.lab.tuning.composition import calibrate
 from vertizo.lab.tuning.plan import Plan, unledgered
 from vertizo.lab.tuning.privacy import affordable_trials, check_ledger
 from vertizo.lab.tuning.results import Results, conclude
-from vertizo.lab.tuning.space import Choices, configured, default_space, parse_space, value_at
-from vertizo.lab.tuning.study import FILE, PrunerName, Study, library
+from vertizo.lab.tuning.space import Range, configured, default_space, parse_space, value_at
+from vertizo.lab.tuning.study import FILE, PrunerName, Study, check_library
 from vertizo.lab.tuning.trial import Ended, choose, run_trial, without_tests
 from vertizo.privacy.accounting.events import Releases
 from vertizo.run.experiment import Experiment
@@ -83,7 +83,7 @@ def tune(
             "compared; set server.final_head to 'auto', which chooses by validation records, and "
             "compare client.model.outputs with `vertizo compare`"
         )
-    library()
+    check_library()
     experiment = Experiment(config)
     data = without_tests(experiment.data())
     search = _Search(_resolved(experiment.config), data, folder, options)
@@ -91,6 +91,7 @@ def tune(
     with checkpoint.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).locked():
+        search.study.mend()
         search.write(SETTINGS, strict_json.text(search.settings(), indent=2))
         search.run(show)
         return conclude(search.plan, search.study, options.trials, search.write)
@@ -154,23 +155,18 @@ class _Search:
     def _known(self) -> Mapping[str, Any] | None:
         """The settings of the search in the folder; None for a new or an empty one."""
         folder, path = self._folder, self._folder / SETTINGS
-        try:
+        with checkpoint.telling(f"--out {folder} cannot be used"):
             if folder.exists() and not folder.is_dir():
                 raise RunError(f"--out {folder} is a file; name a folder")
-            if path.is_file():
-                known: dict[str, Any] = json.loads(digests.content(path))
-                return known
-            if folder.is_dir() and any(
-                each.name not in (".lock", digests.NAME) for each in folder.iterdir()
-            ):
+            there = {each.name for each in folder.iterdir()} if folder.exists() else set()
+            if SETTINGS not in there and there - {".lock", digests.NAME}:
                 raise RunError(
                     f"--out {folder} holds something else than a search; name another folder"
                 )
-        except OSError as error:
-            raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
-        except ValueError as error:
-            raise RunError(f"{path} is damaged: {error}; name another --out") from None
-        return None
+            try:
+                return json.loads(digests.content(path)) if SETTINGS in there else None
+            except ValueError as error:
+                raise RunError(f"{path} is damaged: {error}; name another --out") from None
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a search is resumed."""
@@ -256,13 +252,11 @@ class _Search:
         found: dict[str, str] = {}
         for key, domain in self.plan.space.items():
             value = value_at(self.plan.config, key)  # None for a rate left to the program
-            texts = [domain.text(value)] if domain.holds(value) else []
-            if isinstance(domain, Choices):
-                texts = [
-                    text
-                    for text in domain.values
-                    if value_at(configured(self.plan.base, {key: text}), key) == value
-                ]
+            if isinstance(domain, Range):
+                texts = [domain.text(value)] if domain.holds(value) else []
+            else:
+                trees = {text: configured(self.plan.base, {key: text}) for text in domain.values}
+                texts = [text for text, tree in trees.items() if value_at(tree, key) == value]
             if not texts:
                 return {}
             found[key] = texts[0]

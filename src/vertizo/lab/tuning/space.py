@@ -66,11 +66,12 @@ class Range:
         """A written value as Optuna has it."""
         return int(text) if self.whole else float(text)
 
-    def suggested(self, trial: optuna.Trial, key: str) -> str:
-        """What Optuna proposes."""
-        suggest: Any = trial.suggest_int if self.whole else trial.suggest_float
-        low, high = (int(end) if self.whole else end for end in (self.low, self.high))
-        return self.text(suggest(key, low, high, log=self.log))
+    def suggest(self, trial: optuna.Trial, key: str) -> None:
+        """Have Optuna propose a value, which the trial keeps."""
+        if self.whole:
+            trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
+        else:
+            trial.suggest_float(key, self.low, self.high, log=self.log)
 
     def ends(self) -> tuple[str, ...]:
         """Values that all others lie between."""
@@ -109,13 +110,9 @@ class Choices:
         """As it is written."""
         return text
 
-    def suggested(self, trial: optuna.Trial, key: str) -> str:
-        """What Optuna proposes."""
-        return str(trial.suggest_categorical(key, list(self.values)))
-
-    def holds(self, value: Any) -> bool:
-        """Whether it is written so in the list."""
-        return str(value) in self.values
+    def suggest(self, trial: optuna.Trial, key: str) -> None:
+        """Have Optuna propose a value, which the trial keeps."""
+        trial.suggest_categorical(key, self.values)
 
     def ends(self) -> tuple[str, ...]:
         """All of them."""

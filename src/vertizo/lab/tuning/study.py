@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.lazy_import import Deferred
 from vertizo.core.randomness import Stream
 from vertizo.lab.tuning.space import Space
 from vertizo.lab.tuning.trial import STAGES, Ended, Objective, Outcome, Score, Watch
 
 if TYPE_CHECKING:
-    import optuna
+    import optuna.storages.journal
+else:
+    optuna = Deferred("optuna")
 
 FILE = "trials.journal"
 STARTING = 8
@@ -57,14 +61,13 @@ class Record:
         }
 
 
-def library() -> Any:
-    """Optuna, whose own log is silenced; ConfigError where it is not installed."""
+def check_library() -> None:
+    """Silence Optuna's own log; ConfigError where it is not installed."""
     try:
         import optuna
     except ImportError:
         raise ConfigError("tune needs Optuna; pip install 'vertizo[tune]'") from None
     optuna.logging.set_verbosity(logging.WARNING)
-    return optuna
 
 
 class Journal:
@@ -76,7 +79,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = library().storages.journal.JournalFileBackend(str(path))
+        self._file = optuna.storages.journal.JournalFileBackend(str(path))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """As of Optuna's."""
@@ -105,30 +108,39 @@ class Study:
     but the better half at a quarter and at a half of a run, or none."""
 
     @cached_property
+    def _storage(self) -> optuna.storages.JournalStorage:
+        journal: Any = Journal(self.folder / FILE)
+        return optuna.storages.JournalStorage(journal)
+
+    @cached_property
     def _study(self) -> optuna.Study:
-        found = library()
-        pruners = found.pruners
-        made = {
-            "median": lambda: pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=PATIENCE),
-            "halving": lambda: pruners.SuccessiveHalvingPruner(PATIENCE, reduction_factor=2),
-            "none": pruners.NopPruner,
+        check_library()
+        made: dict[str, optuna.pruners.BasePruner] = {
+            "median": optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=PATIENCE),
+            "halving": optuna.pruners.SuccessiveHalvingPruner(PATIENCE, reduction_factor=2),
+            "none": optuna.pruners.NopPruner(),
         }
-        journal = Journal(self.folder / FILE)
-        return cast(
-            "optuna.Study",
-            found.create_study(
-                storage=found.storages.JournalStorage(journal),
-                study_name="vertizo",
-                direction="maximize" if self.objective.maximised else "minimize",
-                load_if_exists=True,
-                pruner=made[self.pruner](),
-            ),
+        name, pruner = "vertizo", made[self.pruner]
+        if self._storage.get_all_studies():  # `create_study` would write, as if it were new
+            return optuna.load_study(study_name=name, storage=self._storage, pruner=pruner)
+        return optuna.create_study(
+            study_name=name,
+            storage=self._storage,
+            pruner=pruner,
+            direction="maximize" if self.objective.maximised else "minimize",
         )
 
-    def _trials(self, *states: str) -> list[Any]:
+    def mend(self) -> None:
+        """Cut off a last line that a crash or a full disk left torn: Optuna would go on in it."""
+        path = self.folder / FILE
+        content = path.read_bytes() if path.is_file() else b""
+        if content and not content.endswith(b"\n"):
+            os.truncate(path, content.rfind(b"\n") + 1)
+
+    def _trials(self, *states: str) -> list[optuna.trial.FrozenTrial]:
         """As Optuna has them, in these states; in all without any."""
-        wanted = tuple(library().trial.TrialState[state] for state in states) or None
-        return list(self._study.get_trials(deepcopy=False, states=wanted))
+        wanted = tuple(optuna.trial.TrialState[state] for state in states) or None
+        return self._study.get_trials(deepcopy=False, states=wanted)
 
     def folder_of(self, number: int) -> Path:
         """A trial's run folder."""
@@ -136,10 +148,7 @@ class Study:
 
     def unfinished(self) -> list[Record]:
         """Trials that were begun and did not end."""
-        return [
-            Record(trial.number, self._values(self._open(trial.number)))
-            for trial in self._trials("RUNNING")
-        ]
+        return [self._proposed(self._open(trial.number)) for trial in self._trials("RUNNING")]
 
     def propose(self, fixed: Mapping[str, str]) -> Record:
         """Begin a trial that has the ``fixed`` values; the others are proposed.
@@ -147,40 +156,39 @@ class Study:
         For the first trial, which is as configured, these are all values, or none where the space
         does not hold them.
         """
-        if fixed and not self._trials("WAITING"):
-            self._study.enqueue_trial({k: self.space[k].stored(text) for k, text in fixed.items()})
-        trial = self._study.ask()
-        if trial.number == 0 and not fixed:
-            trial.set_user_attr("outside", True)
-        return Record(trial.number, self._values(trial))
+        if not self._trials("WAITING"):  # else a process died before it began the trial
+            values = {key: self.space[key].stored(text) for key, text in fixed.items()}
+            outside = not (fixed or self._trials())
+            self._study.enqueue_trial(values, user_attrs={"outside": outside})
+        return self._proposed(self._study.ask())
 
-    def _values(self, trial: optuna.Trial) -> dict[str, str]:
-        """What a trial is proposed; what was proposed before stays.
+    def _proposed(self, trial: optuna.Trial) -> Record:
+        """A trial with all its values; what was proposed before stays.
 
         Each key has a seed of its own: a process may have died when some were proposed.
         """
-        if trial.user_attrs.get("outside"):
-            return {}
-        found = {}
-        for key, domain in self.space.items():
+        for key, domain in self.space.items() if not trial.user_attrs.get("outside") else ():
             stream = Stream.from_seed(self.seed).child("tune", "proposals", key)
-            self._study.sampler = library().samplers.TPESampler(
+            self._study.sampler = optuna.samplers.TPESampler(
                 seed=stream.seed(trial.number) % 2**32, n_startup_trials=STARTING
             )
-            found[key] = domain.suggested(trial, key)
-        if trial.number == 0:
-            return {}
-        if "values" not in trial.user_attrs:
-            trial.set_user_attr("values", found)
-        return found
+            domain.suggest(trial, key)
+        return Record(trial.number, self._values(trial))
+
+    def _values(self, trial: optuna.Trial | optuna.trial.FrozenTrial) -> dict[str, str]:
+        """In place of the configured ones, as they are written."""
+        return {k: self.space[k].text(v) for k, v in trial.params.items() if trial.number}
 
     def _open(self, number: int) -> optuna.Trial:
-        own = self._trials()[number]._trial_id
-        return cast("optuna.Trial", library().trial.Trial(self._study, own))
+        """A trial that was begun, in this process or by another one."""
+        storage = self._storage
+        study = storage.get_study_id_from_name(self._study.study_name)
+        own = storage.get_trial_id_from_study_id_trial_number(study, number)
+        return optuna.trial.Trial(self._study, own)
 
     def watched(self, number: int) -> Watch:
         """What tells Optuna how a trial gets on."""
-        return Watch(self._open(number))
+        return Watch(self._open(number), self._trials()[number].intermediate_values)
 
     def end(self, number: int, ended: Ended) -> None:
         """Keep how a trial ended.
@@ -188,7 +196,7 @@ class Study:
         One that diverged is kept as one that was stopped, from which Optuna learns that it was bad;
         of one that failed it learns nothing.
         """
-        trial, states = self._open(number), library().trial.TrialState
+        trial, states = self._open(number), optuna.trial.TrialState
         trial.set_user_attr("ended", json.dumps([ended.outcome, ended.reason]))
         if ended.score is not None:
             trial.set_user_attr("standing", list(ended.score))
@@ -206,18 +214,17 @@ class Study:
             ended = trial.state.is_finished() and "ended" in attributes
             outcome, reason = json.loads(attributes["ended"] if ended else '["begun", ""]')
             score = Score(*attributes["standing"]) if "standing" in attributes else None
-            values = attributes.get("values", {})
-            found.append(Record(trial.number, values, outcome, score, reason))
+            found.append(Record(trial.number, self._values(trial), outcome, score, reason))
         return found
 
     def ranked(self) -> list[Record]:
         """Trials that ran to their ends, the best first; of equals, the one with the lower loss."""
-        keyed = {
-            (*self.objective.better_first(record.score), record.number): record
-            for record in self.records()
-            if record.outcome == "finished" and record.score is not None
-        }
-        return [keyed[key] for key in sorted(keyed)]
+        better_first = self.objective.better_first
+        ended = [each for each in self.records() if each.outcome == "finished"]
+        return [
+            each
+            for *_, each in sorted((better_first(e.score), e.number, e) for e in ended if e.score)
+        ]
 
     def importances(self) -> dict[str, float]:
         """How much of the difference between the best quarter and the rest each key explains.
@@ -229,11 +236,9 @@ class Study:
         if len(comparable) < ENOUGH or len({t.value for t in comparable}) == 1:
             return {}
         # Apart from the others: a first trial outside the space would count as a case of its own.
-        optuna = library()
         apart = optuna.create_study(direction=self._study.direction)
         apart.add_trials(comparable)
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        found = optuna.importance.get_param_importances(
+        return optuna.importance.get_param_importances(
             apart, evaluator=evaluator, params=list(self.space)
         )
-        return {key: float(found[key]) for key in sorted(found, key=lambda k: -found[k])}

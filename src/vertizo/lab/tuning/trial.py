@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -105,17 +105,17 @@ class Ended(NamedTuple):
 class Watch:
     """Sees a trial get on, tells Optuna, and may stop the trial."""
 
-    def __init__(self, trial: optuna.Trial) -> None:
+    def __init__(self, trial: optuna.Trial, told: Iterable[int]) -> None:
         self._trial = trial
-        # A resumed trial tells again what it told before.
-        self._told = set(trial.storage.get_trial(trial._trial_id).intermediate_values)
+        self.told = max(told, default=0)
+        """The last stage that Optuna knows of; a resumed trial tells earlier ones again."""
         self.share: Callable[[float], None] = lambda done: None
         """Called with how much of it is done, from 0 to 1."""
 
     def stage(self, number: int, value: float) -> None:
         """What the trial is worth after so many of `STAGES`."""
-        if number not in self._told:
-            self._told.add(number)
+        if number > self.told:
+            self.told = number
             self._trial.report(value, number)
 
     def is_hopeless(self) -> bool:
