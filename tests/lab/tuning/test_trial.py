@@ -62,8 +62,8 @@ def test_stages_are_the_same_whatever_the_batch(tmp_path: Path) -> None:
 
 def test_a_hopeless_trial_stops_and_leaves_no_summary(tmp_path: Path) -> None:
     told = Told(hopeless=10)
-    found, _ = ended(tmp_path / "run", told, 27)
-    assert (found.outcome, told.stages[-1][0]) == ("stopped early", 10)
+    found, value = ended(tmp_path / "run", told, 27)
+    assert (found.outcome, told.stages[-1]) == ("stopped early", (10, value))
     assert RunFolder(tmp_path / "run").summary() is None
 
 

@@ -124,7 +124,7 @@ class Watch:
 
 
 class _Hopeless(Exception):  # noqa: N818 - it is no error
-    """Ends a run from within."""
+    """Ends a run from within, with what it was worth then."""
 
 
 def without_tests(data: VerticalData) -> VerticalData:
@@ -153,8 +153,8 @@ def run_trial(
     try:
         progress = _reporting(place, objective, watch)
         Experiment(config, data).run(folder, resume=resume, progress=progress)
-    except _Hopeless:
-        return Ended("stopped early", objective.score(place.metrics()))
+    except _Hopeless as stop:
+        return Ended("stopped early", *stop.args)
     except ConfigError as error:
         return Ended("failed", reason=str(error))
     except RunError as error:
@@ -189,8 +189,8 @@ def _reporting(place: RunFolder, objective: Objective, watch: Watch) -> Callable
                 score = now if told == stage else earlier
                 if score is not None:
                     watch.stage(told, score.value)
-            if now is not None and stage < STAGES and watch.is_hopeless():
-                raise _Hopeless
+            if now is not None and watch.told <= stage < STAGES and watch.is_hopeless():
+                raise _Hopeless(now)
         read = max(read, len(rows))
 
     return report
