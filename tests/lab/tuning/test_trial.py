@@ -126,6 +126,15 @@ def test_importances_tell_what_matters_once_there_are_enough_trials(tmp_path: Pa
     assert sum(found.values()) == pytest.approx(1)
 
 
+def test_importances_are_not_told_where_most_trials_are_as_good_as_the_best_quarter(
+    tmp_path: Path,
+) -> None:
+    made = study(tmp_path, "accuracy", "none")
+    for value in (0.9, 0.8, *[0.5] * ENOUGH):
+        made.end(made.propose({}).number, Ended("finished", Score(value, 0.5)))
+    assert made.importances() == {}
+
+
 def test_a_trial_is_worth_what_its_best_evaluation_is() -> None:
     figures = [(0, 0.9, 0.1), (5, 0.7, 0.6), (9, 0.8, 0.7), (12, 0.8, 0.65), (15, 0.75, 0.5)]
     names = ("round", "validation_accuracy", "validation_loss")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -229,16 +230,20 @@ class Study:
     def importances(self) -> dict[str, float]:
         """How much of the difference between the best quarter and the rest each key explains.
 
-        They add to 1. Empty where too few trials ended to tell.
+        They add to 1. Empty where too few trials ended to tell, or too many are equal.
         """
         trials = self._trials("COMPLETE")
         comparable = [t for t in trials if t.params.keys() >= self.space.keys()]
-        if len(comparable) < ENOUGH or len({t.value for t in comparable}) == 1:
+        if len(comparable) < ENOUGH:
             return {}
         # Apart from the others: a first trial outside the space would count as a case of its own.
         apart = optuna.create_study(direction=self._study.direction)
         apart.add_trials(comparable)
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        return optuna.importance.get_param_importances(
-            apart, evaluator=evaluator, params=list(self.space)
-        )
+        with warnings.catch_warnings(category=UserWarning, action="error"):
+            try:
+                return optuna.importance.get_param_importances(
+                    apart, evaluator=evaluator, params=list(self.space)
+                )
+            except UserWarning:  # the worst is as good as the last of the quarter
+                return {}
