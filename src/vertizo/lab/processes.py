@@ -83,8 +83,6 @@ def processes(
     jobs: int,
     *,
     reused: bool = False,
-    begin: Callable[..., None] | None = None,
-    arguments: tuple[Any, ...] = (),
 ) -> Iterator[Pool[Any]]:
     """Processes that end with this one.
 
@@ -95,8 +93,6 @@ def processes(
         jobs: calls at a time.
         reused: whether a process makes one call after another, which saves the seconds that
             starting one takes; else each has its own, and so a peak memory of its own.
-        begin: called with ``arguments`` at the start of each process.
-        arguments: of ``begin``.
 
     Raises:
         RunError: a process was killed.
@@ -109,7 +105,7 @@ def processes(
             jobs,
             mp_context=CONTEXT,
             initializer=_begin,
-            initargs=(reader, begin, arguments),
+            initargs=(reader,),
             max_tasks_per_child=None if reused else 1,
         ) as executor,
     ):
@@ -162,7 +158,7 @@ def _make(function: Callable[..., Any], *arguments: Any) -> Any:
     return _call.make(function, *arguments)
 
 
-def _begin(stop: Connection, then: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+def _begin(stop: Connection) -> None:
     """Heed the parent: its pipe closes when it stops.
 
     When it is killed, this process ends at once: nobody would gather its work.
@@ -177,8 +173,6 @@ def _begin(stop: Connection, then: Callable[..., None] | None, arguments: tuple[
         os._exit(1)
 
     threading.Thread(target=follow, name="heed-parent", daemon=True).start()
-    if then is not None:
-        then(*arguments)
 
 
 @contextmanager

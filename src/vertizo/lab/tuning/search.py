@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +194,9 @@ class _Search:
     def run(self, show: Show | None) -> None:
         """Make all trials that are left: here, or several at a time in processes."""
         if self._options.jobs > 1:
-            jobs, study = self._options.jobs, replace(self.study)
-            with processes(jobs, reused=True, begin=_begin, arguments=(study,)) as pool:
-                self._drive(pool, _in_child, show)
+            make_there = partial(_in_child, replace(self.study))  # of which nothing is open
+            with processes(self._options.jobs, reused=True) as pool:
+                self._drive(pool, make_there, show)
             return
 
         def make(number: int, config: ExperimentConfig) -> Ended:
@@ -277,12 +278,8 @@ _kept: dict[str, Any] = {}
 """What a process keeps from one trial to the next: the study and the data."""
 
 
-def _begin(study: Study) -> None:
-    _kept["study"] = study
-
-
-def _in_child(number: int, config: ExperimentConfig) -> Ended:
-    study: Study = _kept["study"]
+def _in_child(study: Study, number: int, config: ExperimentConfig) -> Ended:
+    study = _kept.setdefault("study", study)
     if "data" not in _kept:
         _kept["data"] = without_tests(Experiment(config).data())
     watch = study.watched(number)
