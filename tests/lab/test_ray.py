@@ -152,21 +152,6 @@ class TestCalls:
         assert str(found[0]).startswith("its process was killed twice; the same command goes on")
 
 
-def test_another_version_of_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    def refuse(*_: object, **__: object) -> None:
-        there = {"ray_version": ray.__version__, "python_version": "3.9.1"}
-        ray._private.utils.check_version_info(there, "127.0.0.2", True)
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
-    words = r"--ray-address auto has another version of Python or Ray: .* Python: 3\.9\.1 This "
-    with pytest.raises(RunError, match=words) as caught, connected("auto"):
-        pass
-    assert "\n" not in str(caught.value)
-
-
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"needs Ray; pip install 'vertizo\[ray\]'"):

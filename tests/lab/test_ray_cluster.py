@@ -156,6 +156,24 @@ def test_runs_of_two_nodes_go_on_when_a_process_or_a_node_is_killed(
         assert timeless(RunFolder(run.folder).summary() or {}) == timeless(alone)
 
 
+OTHER_PYTHON = """
+import collections, sys
+fields = collections.namedtuple("version_info", "major minor micro releaselevel serial")
+sys.version_info = fields(*sys.version_info[:2], 99, *sys.version_info[3:])
+"""
+
+
+def test_another_version_of_python_is_named(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OTHER_PYTHON)
+    nodes.start(HEAD, PYTHONPATH=str(tmp_path))
+    code, out, errors = nodes.compare(tmp_path / "out")
+    assert (code, out) == (2, "")
+    words = f"vertizo: --ray-address {nodes.address} has another version of Python or Ray: "
+    assert errors.startswith(words)
+    assert f"Python: {sys.version_info[0]}.{sys.version_info[1]}.99 This process" in errors
+    assert errors.count("\n") == 1
+
+
 OTHER_VERSION = """
 import vertizo.core.version
 vertizo.core.version.VERSION = "0.0.9"

@@ -7,16 +7,19 @@ parties that do not trust each other (`vertizo.network.transport.grpc`, `vertizo
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import socket
+import sys
 import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Set
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from itertools import islice
-from typing import Any
+from typing import Any, TextIO, cast
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab.processes import KILLED
@@ -121,12 +124,14 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
         yield ray
         return
     wanted = _wanted(address)
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as scratch:
+    with ExitStack() as stack:
         own: dict[str, Any] = {}
         if wanted == LOCAL:
-            own = {"include_dashboard": False, "_temp_dir": scratch, "num_cpus": cpus}
+            stack.enter_context(_own_folder())
+            own = {"include_dashboard": False, "num_cpus": cpus}
         elif place := _place(wanted):
             _check_answers(wanted, place)
+        before = {*threading.enumerate()}
         with _kept_from_terminal() as said:
             try:
                 ray.init(wanted, log_to_driver=False, logging_level=logging.ERROR, **own)
@@ -135,11 +140,44 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
                 ray.exceptions.RayError,
             ) as error:
                 raise RunError(_refusal(wanted, f"{error}\n{said()}")) from None
-        _silence(ray)
+        rays = {*threading.enumerate()} - before
         try:
-            yield ray
+            with redirect_stdout(cast(TextIO, _WithoutRay(sys.stdout, rays))):
+                yield ray
         finally:
-            ray.shutdown()
+            with redirect_stdout(io.StringIO()):  # where it would print what it held back
+                ray.shutdown()
+
+
+@contextmanager
+def _own_folder() -> Iterator[None]:
+    """Have Ray keep its files in a folder that is gone afterwards."""
+    before = os.environ.get("RAY_TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as scratch:
+        os.environ["RAY_TMPDIR"] = scratch
+        try:
+            yield
+        finally:
+            del os.environ["RAY_TMPDIR"]
+            if before is not None:
+                os.environ["RAY_TMPDIR"] = before
+
+
+class _WithoutRay:
+    """Standard output, but for what Ray's threads print about a lost process.
+
+    That is ours to say, in one line; here ``--json`` has its result. No option of Ray's keeps it
+    away.
+    """
+
+    def __init__(self, stream: TextIO, rays: Set[threading.Thread]) -> None:
+        self._stream, self._rays = stream, rays
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.current_thread() in self._rays else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _wanted(address: str | None) -> str:
@@ -192,15 +230,6 @@ def _refusal(address: str, said: str) -> str:
     if address == LOCAL:
         return f"Ray cannot be started on this machine: {first}"
     return f"--ray-address {address} cannot be reached: {first}"
-
-
-def _silence(ray: Any) -> None:
-    """Have Ray print nothing about a lost process: that is ours to say, and in one line.
-
-    It would go to standard output, where ``--json`` has its result. No option keeps it away.
-    """
-    if hasattr(ray._private.worker, "print_to_stdstream"):
-        ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 
 class _Head:
