@@ -38,13 +38,14 @@ class Top(Text):
         super().__init__(Spec(checkpoint), shape[0], "mean", outputs)
         part = "head" if trainable == "prompt" else trainable
         tuned(self, Tuning(part, last_blocks=None if part == "head" else last_blocks))
-        layers = list(self.blocks.blocks.layer)
+        blocks: Any = self.blocks.blocks
+        layers = list(blocks.layer)
         at = len(layers) - (0 if trainable == "head" else last_blocks)
         # In lists, so that they are no modules of this one: their layers already are.
-        self._lower = [_some(self.blocks.blocks, layers[:at])]
-        self._upper = [_some(self.blocks.blocks, layers[at:])]
+        self._lower = [_some(blocks, layers[:at])]
+        self._upper = [_some(blocks, layers[at:])]
         # Small: a large prompt would change what the pre-trained block says before it is trained.
-        start = 0.02 * torch.randn(prompts, self.blocks.blocks.config.hidden_size)
+        start = 0.02 * torch.randn(prompts, blocks.config.hidden_size)
         self.prompt = nn.Parameter(start) if trainable == "prompt" else None
         self._kept: dict[bytes, Tensor] = {}
 

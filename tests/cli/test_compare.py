@@ -20,7 +20,7 @@ from tests.methods.test_reported import OWN
 from tests.waiting import until
 
 from vertizo.cli.console import grid, parts, print_table, say
-from vertizo.lab.commands.studies import _bar
+from vertizo.lab.commands.studies import bar
 from vertizo.lab.comparison import Standing
 
 
@@ -151,7 +151,7 @@ def test_a_log_gets_a_line_a_minute_about_what_finished_last() -> None:
     out, now = io.StringIO(), [0.0]
     console = Console(file=out, get_time=lambda: now[0])
     latest = " · vafl, seed 1, frozen clients: test accuracy 61.28 %"
-    with _bar("compare", "runs", console) as show:
+    with bar("compare", "runs", console) as show:
         assert show is not None
         for now[0], finished in ((0.5, 0), (30, 1), (60.5, 2), (100, 3)):
             show(Standing(finished, 8, finished / 8, latest=latest))

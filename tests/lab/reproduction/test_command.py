@@ -57,6 +57,8 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
     for command, words in (
         ("", "--list"),
         ("cascaded-tabel2", "did you mean 'cascaded-table2'"),
+        ("theory-scaling", "made by a script: python experiments/growth.py, in a checkout"),
+        ("dpzv-figure4 --quick", "python experiments/client_memory.py"),
         ("cascaded-table2 --set epoch=3", "unknown key 'epoch'"),
         ("cascaded-table2 --seeds 0", "--seeds"),
         ("cascaded-table2 --engine cloud", "'--engine': 'cloud' is not one of 'local', 'ray'"),

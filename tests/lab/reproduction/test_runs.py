@@ -14,9 +14,9 @@ from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import Forgive, Run
 from vertizo.lab.engines import Made as Making
-from vertizo.lab.reproduction import grid, kinds, memory
+from vertizo.lab.reproduction import grid, kinds
 from vertizo.lab.reproduction.runs import FAILED, Order, Task, configure, make, results
-from vertizo.lab.reproduction.study import AttackConfig, GridConfig, MemoryConfig
+from vertizo.lab.reproduction.study import AttackConfig, GridConfig
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
@@ -171,33 +171,3 @@ def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
         study = AttackConfig.model_validate({**keys, "columns": {"c": column}})
         with pytest.raises(ConfigError, match=words):
             kinds.run(study, order)
-    rows = {"a": {"words": "a", "client": {}, "batch": [2, 3]}}
-    keys = {"title": "x", "paper": "x", "methods": {"dpzvv": "x"}, "rows": rows}
-    with pytest.raises(ConfigError, match="there is no method 'dpzvv'"):
-        kinds.run(MemoryConfig.model_validate(keys), order)
-
-
-@pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")
-@pytest.mark.full
-def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
-    """Four layers of a million parameters each: gradients double what the weights take.
-
-    The least peak of three: what else a process holds at its peak only adds to it.
-    """
-    client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}
-    methods = ("inference", "dpzv", "vafl")
-    tasks = {
-        f"{method} {turn}": Task(method, memory.peak, (client, [16, 1024], None, method, 0))
-        for method in methods
-        for turn in range(3)
-    }
-    found, _ = results(tasks, tmp_path, 1)
-    weights = found["dpzv 0"]["weights"]
-    assert weights == pytest.approx(4 * 1024 * 1025 * 4 / 2**20)
-    ratios = {
-        method: min(found[f"{method} {turn}"]["peak"] for turn in range(3)) / weights
-        for method in methods
-    }
-    assert 0.9 < ratios["inference"] < 1.8
-    assert ratios["dpzv"] < ratios["inference"] + 0.5
-    assert ratios["vafl"] > ratios["dpzv"] + 0.5

@@ -11,7 +11,7 @@ import pytest
 
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
-from vertizo.lab.reproduction import grid, kinds, scaling, study
+from vertizo.lab.reproduction import grid, kinds, study
 from vertizo.lab.reproduction.runs import Order, configure
 from vertizo.lab.reproduction.study import GridConfig
 from vertizo.run.experiment import Experiment
@@ -21,8 +21,7 @@ ORDER = Order(Path("nowhere"), None)  # type: ignore[arg-type]
 PAPERS = {
     "cascaded": "table1 table2 figure3 figure4 figure5",
     "czofo": "table2 table3 table4 table5 figure2 figure3 figure4 figure5",
-    "dpzv": "table1 figure2 figure3 figure4 figure5 figure6 figure7",
-    "theory": "scaling",
+    "dpzv": "table1 figure2 figure3 figure5 figure6 figure7",
 }
 WANTED = [f"{paper}-{each}" for paper, shown in PAPERS.items() for each in shown.split()]
 SMALLER = {
@@ -39,23 +38,17 @@ FORMS = [(name, quick) for name in WANTED for quick in (False, True)]
 
 @cache
 def configurations(name: str, *, quick: bool) -> dict[str, configuration.ExperimentConfig]:
-    """What a study would run, without the memory study, which trains nothing."""
+    """What a study would run."""
     found = study.load(name, quick=quick)
     if isinstance(found, GridConfig):
         return {case.label: case.config for case in grid.cases(found, ORDER)}
-    if isinstance(found, study.ScalingConfig):
-        sizes = itertools.chain.from_iterable(scaling.cases(found, ORDER).values())
-        return {size.label: size.config for size in sizes}
     if isinstance(found, study.IntrinsicConfig):
         rows = found.rows.items()
         return {k: configure(name, [found.settings, row.settings]) for k, row in rows}
-    if isinstance(found, study.AttackConfig):
-        methods = [method for row in found.rows.values() for method in row.methods]
-        places = itertools.product(methods, found.columns)
-        tasks = [kinds.task_of(found, ORDER, method, column, 0) for method, column in places]
-        return {task.name: configuration.parse(task.arguments[2]) for task in tasks}
-    assert isinstance(found, study.MemoryConfig)
-    return {}
+    methods = [method for row in found.rows.values() for method in row.methods]
+    places = itertools.product(methods, found.columns)
+    tasks = [kinds.task_of(found, ORDER, method, column, 0) for method, column in places]
+    return {task.name: configuration.parse(task.arguments[2]) for task in tasks}
 
 
 def test_all_that_were_asked_for_are_there() -> None:
@@ -72,7 +65,7 @@ def test_a_study_and_all_its_configurations_are_valid() -> None:
         assert found.paper
         assert bool(found.reduced) == (quick or name in SMALLER), f"{name}: {found.reduced}"
         configs = configurations(name, quick=quick)
-        assert configs or found.kind == "memory"
+        assert configs
         for label, config in configs.items():
             for side in (config.client.optimizer, config.server.optimizer):
                 assert {"learning_rate", "momentum"} <= side.model_fields_set, (name, label)
@@ -95,7 +88,7 @@ def test_quick_is_smaller() -> None:
         return sum(seeds * config.epochs * (config.data.limit or 60_000) for config in configs)
 
     for name in WANTED:
-        assert name == "dpzv-figure4" or work(name, True) < work(name, False) / 2, name
+        assert work(name, True) < work(name, False) / 2, name
 
 
 @pytest.mark.full
@@ -247,8 +240,8 @@ def test_a_part_of_a_table_is_run() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             study.only(study.load("czofo-table3"), columns)
-    with pytest.raises(ConfigError, match="this one is scaling"):
-        study.only(study.load("theory-scaling"), ["accuracy"])
+    with pytest.raises(ConfigError, match="this one is attack"):
+        study.only(study.load("cascaded-table1"), ["accuracy"])
 
 
 @pytest.mark.full

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -39,6 +39,8 @@ from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
     from vertizo.lab.comparison import Standing
+    from vertizo.lab.reproduction.outcome import Outcome, Picture
+    from vertizo.lab.reproduction.study import Study
 
 Measure = Literal["validation", "train"]
 SHOWN = 4
@@ -134,7 +136,7 @@ def compare(
         else Processes(jobs or 1)
     )
     say((f"note: {remark}" for remark in remarks), errors)
-    with resumable(folder), _bar("compare", "runs", errors) as show:
+    with resumable(folder), bar("compare", "runs", errors) as show:
         rows = notebook.made(runs, workers, folder, reached, by, command_line(), show)
     from vertizo.run import instead
     from vertizo.run.experiment import Experiment
@@ -238,7 +240,7 @@ def tune(
             timeout=timeout,
             total_epsilon=total_epsilon,
         )
-        with _bar("tune", "trials", Console(stderr=True)) as show:
+        with bar("tune", "trials", Console(stderr=True)) as show:
             found = run(chosen, folder, options, show)
     if as_json:
         print(strict_json.line(found.as_dict()))
@@ -291,7 +293,7 @@ def reproduce(
     if name is None and not show_list:
         raise ConfigError("which table or figure? `vertizo reproduce --list` shows all")
     from vertizo.lab.engines import Processes, RayCluster
-    from vertizo.lab.reproduction import kinds, outcome, plots, study
+    from vertizo.lab.reproduction import kinds, study
     from vertizo.lab.reproduction.runs import Order
     from vertizo.run.results.folder import RunFolder
 
@@ -307,7 +309,7 @@ def reproduce(
     RunFolder(folder).check_is_for("")
     cores = system.cores()
     errors = Console(stderr=True)
-    with resumable(folder), _bar(f"reproduce {name}", "runs", errors) as show:
+    with resumable(folder), bar(f"reproduce {name}", "runs", errors) as show:
         order = Order(
             folder=folder,
             # No figure here is a peak memory, so several runs may share a process.
@@ -320,23 +322,55 @@ def reproduce(
             jobs=jobs or cores,
         )
         found = kinds.run(chosen, order)
+    conclude(
+        chosen,
+        found,
+        folder,
+        name=short,
+        command=command_line(),
+        quick=quick,
+        seeds=seeds or chosen.seeds,
+        settings=settings or (),
+        as_json=as_json,
+    )
+
+
+def conclude(
+    study: Study,
+    found: Outcome,
+    folder: Path,
+    *,
+    name: str,
+    command: str,
+    quick: bool,
+    seeds: int,
+    settings: Sequence[str] = (),
+    as_json: bool = False,
+    draw: Callable[[Sequence[Picture], Path], None] | None = None,
+) -> None:
+    """Keep what a study found in ``NAME.json`` and ``NAME.svg`` of a folder, and print it.
+
+    ``draw`` is in place of `vertizo.lab.reproduction.plots.draw`.
+    """
+    from vertizo.lab.reproduction import outcome, plots
+
     content = {
-        "name": short,
-        "title": chosen.title,
-        "paper": chosen.paper,
+        "name": name,
+        "title": study.title,
+        "paper": study.paper,
         "form": "quick" if quick else "full",
-        "reduced": chosen.reduced,
-        "command": command_line(),
+        "reduced": study.reduced,
+        "command": command,
         "version": VERSION,
-        "seeds": seeds or chosen.seeds,
-        "settings": settings or [],
+        "seeds": seeds,
+        "settings": list(settings),
         **found.as_dict(),
-        "about": list(chosen.notes),
+        "about": list(study.notes),
     }
-    place = outcome.write(folder, f"{short}{form}", content)
+    place = outcome.write(folder, f"{name}-quick" if quick else name, content)
     figures = f"figures: {place}"
     if found.pictures and plots.available():
-        plots.draw(found.pictures, place.with_suffix(".svg"))
+        (draw or plots.draw)(found.pictures, place.with_suffix(".svg"))
         figures += f", {place.with_suffix('.svg')}"
     elif found.pictures:
         figures += ", no picture: pip install 'vertizo[plots]'"
@@ -345,16 +379,16 @@ def reproduce(
         return
     for each in found.grids:
         print_table(["", *each.columns], each.rows, each.title)
-    notes = [chosen.paper]
-    if chosen.reduced:
-        notes.append(f"Reduced: {chosen.reduced}")
+    notes = [study.paper]
+    if study.reduced:
+        notes.append(f"Reduced: {study.reduced}")
     if settings:
         notes.append(f"Changed: {', '.join(settings)}")
-    over = counted(seeds or chosen.seeds, "seed")
+    over = counted(seeds, "seed")
     notes.append(
         "One seed: no spread." if over == "1 seed" else f"± is the standard deviation over {over}."
     )
-    say([*notes, *found.notes, *chosen.notes, figures])
+    say([*notes, *found.notes, *study.notes, figures])
 
 
 def _list_studies(as_json: bool) -> None:
@@ -372,10 +406,10 @@ def _list_studies(as_json: bool) -> None:
         print_list(((name, f"{each.paper}: {each.title}") for name, each in found), no_wrap=True)
 
 
-def _bar(
+def bar(
     command: str, what: str, console: Console
 ) -> AbstractContextManager[Callable[[Standing], None] | None]:
-    """Shows how far so many runs or trials have come."""
+    """Show how far so many runs or trials have come."""
 
     def words(at: Standing) -> tuple[float, str]:
         return at.share, f"{at.finished} of {at.total} {what}{at.beside}{at.latest}"

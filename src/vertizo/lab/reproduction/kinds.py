@@ -14,7 +14,7 @@ from vertizo.lab.attacks.choice import ATTACKS
 from vertizo.lab.attacks.runner import Laboratory
 from vertizo.lab.attacks.runner import make as make_attack
 from vertizo.lab.intrinsic import intrinsic
-from vertizo.lab.reproduction import grid, memory, scaling
+from vertizo.lab.reproduction import grid
 from vertizo.lab.reproduction.outcome import Grid, Outcome, published_line, text_of
 from vertizo.lab.reproduction.runs import (
     Case,
@@ -142,8 +142,6 @@ def measured(folder: str, repeats: int) -> dict[str, Any]:
 
 
 RUN: dict[str, Callable[[Any, Order], Outcome]] = {
-    "scaling": scaling.run,
     "attack": run_attacks,
     "intrinsic": run_intrinsic,
-    "memory": memory.run,
 }

@@ -60,10 +60,7 @@ class Picture:
     y: str
     lines: tuple[Line, ...]
     log_x: bool = False
-    log_y: bool = False
     markers: bool = True
-    bars: bool = False
-    """Whether places are things, and not points of an axis."""
     ticks: Mapping[float, str] = field(default_factory=dict)
     """Places on the axis whose names stand there in place of numbers."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.core.errors import ConfigError
-from vertizo.lab.reproduction.study import names
+from vertizo.lab.reproduction.study import SCRIPTS, names
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -21,7 +21,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 def measured(results: Path) -> str:
     """Tables of a folder of results, as Markdown: full forms first, then what has a quick one."""
     kinds: dict[str, list[str]] = {"Full forms": [], "Quick forms": [], "Not measured yet": []}
-    for name in names():
+    for name in sorted([*names(), *SCRIPTS]):
         full, quick = results / f"{name}.json", results / f"{name}-quick.json"
         if full.is_file():
             kinds["Full forms"].append(_section(full))
@@ -36,11 +36,14 @@ def measured(results: Path) -> str:
 
 def _section(file: Path) -> str:
     content = json.loads(file.read_text("utf-8"))
+    name, command = content["name"], content["command"]
+    if name in SCRIPTS:  # measured when `vertizo reproduce` still made it
+        command = command.replace(f"vertizo reproduce {name}", f"python {SCRIPTS[name]}")
     seeds = "1 seed" if content["seeds"] == 1 else f"{content['seeds']} seeds"
     lines = [
-        f"#### {content['name']}",
+        f"#### {name}",
         "",
-        f"{content['paper']}: {content['title']}. `{content['command']}`, {seeds}.",
+        f"{content['paper']}: {content['title']}. `{command}`, {seeds}.",
     ]
     if content["reduced"]:
         lines.append(f"Reduced: {content['reduced']}.")

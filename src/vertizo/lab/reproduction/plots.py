@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,18 +30,25 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
 
     The path's ending says the format: .svg, .png or .pdf. RunError if it cannot be written.
     """
+    with sheet(len(pictures), path) as places:
+        for axes, picture in zip(places, pictures, strict=True):
+            draw_lines(axes, picture)
+
+
+@contextmanager
+def sheet(count: int, path: Path) -> Iterator[Sequence[Any]]:
+    """Axes of Matplotlib for so many pictures; what is drawn there is in one file afterwards."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    columns = min(3, len(pictures))
-    rows = math.ceil(len(pictures) / columns)
+    columns = min(3, count)
+    rows = math.ceil(count / columns)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
         places = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes in places[len(pictures) :]:
+        for axes in places[count:]:
             axes.set_visible(False)
-        for axes, picture in zip(places, pictures, strict=False):
-            _one(axes, picture)
+        yield list(places[:count])
         content = io.BytesIO()
         kind = path.suffix.removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else None
@@ -50,20 +58,14 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
     checkpoint.write_atomically(path, content.getvalue())
 
 
-def _one(axes: Any, picture: Picture) -> None:
-    from matplotlib.ticker import NullLocator
-
+def draw_lines(axes: Any, picture: Picture) -> None:
+    """Draw a picture on axes of Matplotlib."""
     colours: dict[str, str] = {}
-    for place, line in enumerate(picture.lines):
+    for line in picture.lines:
         name = line.words.removesuffix(", published")
         own = len(colours) if line.colour is None else line.colour
         colour = colours.setdefault(name, COLOURS[own % len(COLOURS)])
         x, y = [point.x for point in line.points], [point.y for point in line.points]
-        if picture.bars:  # one at each place, beside those of the other lines
-            width = 0.8 / len(picture.lines)
-            shift = (place - (len(picture.lines) - 1) / 2) * width
-            axes.bar([at + shift for at in x], y, width, color=colour, label=line.words)
-            continue
         style = {"linestyle": "--", "marker": "x"} if line.published else {"marker": "o"}
         if not picture.markers and len(x) > 3:  # a shorter curve would hardly be seen
             style.pop("marker", None)
@@ -73,12 +75,13 @@ def _one(axes: Any, picture: Picture) -> None:
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     if picture.log_x:
         axes.set_xscale("log")
-    if picture.log_y:
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        if high < 10 * low:  # what hardly differs is to look so
-            middle = math.sqrt(low * high)
-            axes.set_ylim(middle / math.sqrt(10), middle * math.sqrt(10))
+    label(axes, picture)
+
+
+def label(axes: Any, picture: Picture) -> None:
+    """Put a picture's words, ticks and legend on axes of Matplotlib."""
+    from matplotlib.ticker import NullLocator
+
     if picture.ticks:
         axes.set_xticks(list(picture.ticks), list(picture.ticks.values()))
         axes.xaxis.set_minor_locator(NullLocator())

@@ -14,7 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from vertizo.config.error_lines import explain, read_yaml
 from vertizo.config.tree import LABEL
@@ -27,6 +27,11 @@ Tree = dict[str, Any]
 FOLDER = Path(__file__).with_name("studies")
 ENDINGS = (".yaml", ".yml")
 """Of somebody's own file, in place of a study's name."""
+SCRIPTS = {
+    "dpzv-figure4": "experiments/client_memory.py",
+    "theory-scaling": "experiments/growth.py",
+}
+"""What is measured by a script of the repository, and has no file."""
 Published = float | str
 """A number in the figure's unit, or words where the paper has no number."""
 
@@ -98,7 +103,7 @@ class PanelConfig(Options):
     log_x: bool = False
 
 
-class _Study(Options):
+class Study(Options):
     """What every kind has."""
 
     title: str
@@ -111,7 +116,7 @@ class _Study(Options):
     seeds: PositiveInt = 3
 
 
-class GridConfig(_Study):
+class GridConfig(Study):
     """Rows and columns of figures of training runs; also drawn, as curves or over an axis."""
 
     kind: Literal["table", "curves", "sweep"] = "table"
@@ -144,79 +149,6 @@ class GridConfig(_Study):
         return self
 
 
-class ScalingMethodConfig(Options):
-    """A method whose rounds are counted."""
-
-    words: str
-    settings: Tree = Field(default_factory=dict)
-    rates: list[float] = Field(min_length=1)
-    """Client learning rates, ascending. From the middle one, and later from the best of the size
-    before, the search walks to the one with the fewest rounds."""
-
-    @field_validator("rates")
-    @classmethod
-    def _ascending(cls, given: list[float]) -> list[float]:
-        if given != sorted(set(given)):
-            raise ValueError(f"rates are {given}; give them ascending")
-        return given
-
-
-class ScalingBoundConfig(Options):
-    """What a paper proves, and what follows for the rounds."""
-
-    rate: str
-    """Of the bound, in words, and which theorem says so."""
-    exponent: float | str
-    """Of the size in the rounds that keep the bound the same; words where it is no number."""
-
-
-class ScalingSizeConfig(Options):
-    """What is different at one size."""
-
-    settings: Tree = Field(default_factory=dict)
-    planted: Tree = Field(default_factory=dict)
-
-
-class ScalingAxisConfig(Options):
-    """What grows."""
-
-    words: str
-    size: Literal["clients", "server", "embedding", "parties", "directions", "batch"]
-    """What is counted: parameters of one client or of the server, numbers of an embedding, clients,
-    directions of a query, or records of a batch."""
-    goal: Literal["accuracy", "loss"] = "accuracy"
-    """On validation records: an accuracy to rise to, or a loss to fall to."""
-    target: float = Field(gt=0)
-    """The goal whose rounds are counted."""
-    planted: Tree | None = None
-    """Draws the records in place of loading them (`vertizo.lab.reproduction.planted`)."""
-    shared: Tree = Field(default_factory=dict)
-    """Settings of all sizes."""
-    sizes: list[ScalingSizeConfig] = Field(min_length=2)
-    """In growing order."""
-    bounds: dict[str, ScalingBoundConfig] = Field(min_length=1)
-    """By method: those that are run."""
-
-
-class ScalingConfig(_Study):
-    """Rounds to a goal as one size grows at a time."""
-
-    kind: Literal["scaling"] = "scaling"
-    settings: Tree
-    methods: dict[str, ScalingMethodConfig] = Field(min_length=1)
-    axes: dict[str, ScalingAxisConfig] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _names_exist(self) -> ScalingConfig:
-        """Axes speak of methods that there are."""
-        for axis, each in self.axes.items():
-            for name in each.bounds:
-                if name not in self.methods:
-                    hint = nearest(name, list(self.methods))
-                    raise ValueError(f"{axis} names the method {name!r}{hint}")
-        return self
-
-
 class AttackRowConfig(_Row):
     """Methods that the paper puts into one line; its figures are successes in %."""
 
@@ -232,7 +164,7 @@ class AttackColumnConfig(Options):
     options: Tree = Field(default_factory=dict)
 
 
-class AttackConfig(_Study):
+class AttackConfig(Study):
     """What attacks find, method by method."""
 
     kind: Literal["attack"] = "attack"
@@ -247,7 +179,7 @@ class IntrinsicRowConfig(_Row):
     settings: Tree = Field(default_factory=dict)
 
 
-class IntrinsicConfig(_Study):
+class IntrinsicConfig(Study):
     """VFL-CZOFO's intrinsic figures, measured on finished runs."""
 
     kind: Literal["intrinsic"] = "intrinsic"
@@ -256,27 +188,7 @@ class IntrinsicConfig(_Study):
     repeats: PositiveInt = 100
 
 
-class MemoryRowConfig(_Row):
-    """A model and what is sent through it; published is memory over the model's, by method."""
-
-    client: Tree
-    """The ``client`` section of a configuration."""
-    batch: list[PositiveInt] = Field(min_length=2)
-    """Shape of the features, records first."""
-    tokens: int | None = None
-    """For texts: their number of different tokens; features are then token numbers."""
-
-
-class MemoryConfig(_Study):
-    """Peak memory of a client in training, over the model's own."""
-
-    kind: Literal["memory"] = "memory"
-    methods: dict[str, str]
-    """Method → what it is called."""
-    rows: dict[str, MemoryRowConfig] = Field(min_length=1)
-
-
-AnyStudy = GridConfig | ScalingConfig | AttackConfig | IntrinsicConfig | MemoryConfig
+AnyStudy = GridConfig | AttackConfig | IntrinsicConfig
 KINDS: dict[str, type[AnyStudy]] = {
     kind: config
     for config in get_args(AnyStudy)
@@ -378,8 +290,10 @@ def _bases(name: str) -> list[str]:
 
 def _read(name: str) -> Tree:
     path = _path(name)
+    if name in SCRIPTS:
+        raise ConfigError(f"{name} is made by a script: python {SCRIPTS[name]}, in a checkout")
     if not name.endswith(ENDINGS) and name not in names():
-        hint = nearest(name, names()) or "; vertizo reproduce --list shows all"
+        hint = nearest(name, [*names(), *SCRIPTS]) or "; vertizo reproduce --list shows all"
         raise ConfigError(f"there is no table or figure {name!r}{hint}")
     tree = read_yaml(path)
     _check_keys(tree, path)

@@ -1,21 +1,26 @@
-"""Rounds at each size's best rate, and the exponent that they grow with."""
+"""`experiments/growth.py`: rounds at each size's best rate, the exponent they grow with."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import growth
 import numpy as np
 import pytest
 import torch
+from growth import Goal, best_rate, fit, grow, is_visible
+from planted import LeastSquares, Planted, planted
 
 from vertizo.config import schema as configuration
 from vertizo.core.errors import RunError
-from vertizo.lab.reproduction import growth
-from vertizo.lab.reproduction.growth import Goal, best_rate, fit, grow, is_visible
-from vertizo.lab.reproduction.planted import LeastSquares, PlantedConfig, planted
+from vertizo.lab.reproduction.runs import Task
 from vertizo.run.experiment import Experiment
 
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 SMALL = {"columns": 6, "labels": 2, "records": 64, "validation": 32}
 
 
@@ -40,7 +45,7 @@ def tree(**keys: Any) -> dict[str, Any]:
 
 
 def test_planted_records_have_a_loss_of_a_half_and_slopes_of_their_own() -> None:
-    data = planted(PlantedConfig(columns=7, labels=3, parties=3, records=4000), seed=1)
+    data = planted(Planted(columns=7, labels=3, parties=3, records=4000), seed=1)
     assert [part["train"].shape[1] for part in data.features] == [3, 2, 2]
     labels = data.labels["train"]
     task = data.task
@@ -52,7 +57,7 @@ def test_planted_records_have_a_loss_of_a_half_and_slopes_of_their_own() -> None
     solved = torch.linalg.lstsq(whole, labels).solution
     assert torch.allclose(whole @ solved, labels, atol=1e-4)
     assert torch.allclose(solved.norm(dim=0), torch.ones(3), atol=1e-4)
-    assert not torch.equal(labels, planted(PlantedConfig(columns=7, labels=3), 2).labels["train"])
+    assert not torch.equal(labels, planted(Planted(columns=7, labels=3), 2).labels["train"])
 
     logits = torch.randn(10, 3, requires_grad=True)
     twice = labels[:5].repeat(2, 1)
@@ -80,14 +85,7 @@ def test_the_walk_finds_the_fewest_rounds_and_tries_no_more_than_it_must() -> No
             assert len(tried) <= abs(best - start) + 3
             assert {best - 1, best + 1} & set(range(9)) <= set(tried)
         assert math.inf in budgets
-
-
-def test_a_walk_goes_on_where_nothing_is_reached() -> None:
-    def count(rate: float, _: float) -> growth.Rounds:
-        return [5.0] if rate == 6 else [None]
-
-    assert best_rate(range(8), 1, count)[0] == 6
-    found, tried = best_rate(range(8), 1, lambda *_: [None])
+    found, tried = best_rate(range(8), 1, lambda *_: [None])  # it goes on where none is reached
     assert found is None
     assert len(tried) == 8
 
@@ -98,7 +96,7 @@ def test_a_goal_ends_a_run() -> None:
             row = {"round": round_, "validation_loss": loss, "validation_accuracy": accuracy}
             try:
                 goal.on_evaluation(row)
-            except growth._OverError:
+            except growth.OverError:
                 return goal.reached
         raise AssertionError("it goes on")
 
@@ -125,7 +123,7 @@ def test_sizes_are_grown_with_real_runs(monkeypatch: pytest.MonkeyPatch) -> None
             optimizer = config.client.optimizer.model_copy(update={"learning_rate": rate})
             client = config.client.model_copy(update={"optimizer": optimizer})
             own = config.model_copy(update={"seed": seed, "client": client})
-            metrics = Experiment(own, planted(PlantedConfig(**SMALL), seed)).run().metrics
+            metrics = Experiment(own, planted(Planted(**SMALL), seed)).run().metrics
             reached = [row["round"] for row in metrics if row["validation_loss"] <= 0.01]
             assert reached[0] == rounds
 
@@ -138,7 +136,7 @@ def test_sizes_are_grown_with_real_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_counted() -> None:
-    data = planted(PlantedConfig(**SMALL, parties=3), 0)
+    data = planted(Planted(**SMALL, parties=3), 0)
     config = configuration.parse(tree(method={"name": "czofo", "num_directions": 7})["config"])
     wanted = {"parties": 3, "batch": 64, "directions": 7, "embedding": 2, "clients": 6, "server": 2}
     assert {size: growth.size_of(size, config, data) for size in wanted} == wanted
@@ -164,7 +162,7 @@ def test_an_exponent_and_its_interval() -> None:
     assert visible <= 400 - held
 
 
-def test_what_was_not_reached_is_left_out_of_a_fit() -> None:
+def test_what_was_not_reached_is_left_out_of_a_fit_and_said() -> None:
     sizes = [2, 4, 8, 16, 32]
     rounds: list[list[float]] = [[float(size)] for size in sizes]
     rounds[4] = []
@@ -173,3 +171,28 @@ def test_what_was_not_reached_is_left_out_of_a_fit() -> None:
     assert found["sizes"] == 4
     rounds[0] = [0.0]  # reached before training: no power of a size
     assert fit(sizes, rounds) is None
+    own: growth.Growth = {"method": "dpzv", "sizes": sizes, "rounds": rounds, "fit": None}
+    (line,) = growth.grid_of(growth.AXES["columns"], [own]).rows
+    assert line[5:7] == ("not reached", "too few sizes")
+    assert growth.censored(growth.AXES["columns"], own).endswith("by its columns (planted) 32.")
+
+
+def test_the_committed_figures_are_what_it_makes_of_its_rounds() -> None:
+    content = json.loads((RESULTS / f"{growth.NAME}.json").read_text("utf-8"))
+    asked: list[Task] = []
+
+    def do(tasks: Mapping[Any, Task]) -> tuple[dict[Any, Any], dict[str, Any]]:
+        asked.extend(tasks.values())
+        known = {(each["axis"], each["method"]): each for each in content["figures"]["growths"]}
+        assert tasks.keys() == known.keys()
+        return known, content["made_by"]
+
+    found = json.loads(json.dumps(growth.run(False, 3, do).as_dict()))
+    assert {key: content[key] for key in found} == found
+    study = growth.form(False)
+    assert (study.title, study.reduced) == (content["title"], content["reduced"])
+    for task in asked:
+        for size in task.arguments[0]:
+            config = configuration.parse(size["config"])
+            assert (config.data.name == "frame") == (size["planted"] is not None)
+    assert len(growth.axes_of(True)) == 5

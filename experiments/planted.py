@@ -7,12 +7,11 @@ records few directions matter, however many parameters a model has.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import PositiveInt
 
-from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Regression, SquaredLosses
@@ -23,17 +22,18 @@ if TYPE_CHECKING:
     from vertizo.protocol.messages import Purpose
 
 
-class PlantedConfig(Options):
+@dataclass(frozen=True)
+class Planted:
     """Records that are drawn for the study; each seed has its own."""
 
-    columns: PositiveInt = 64
+    columns: int = 64
     """Of all parties together; each holds as many, one more at the first where that is uneven."""
-    labels: PositiveInt = 1
+    labels: int = 1
     """Numbers to be predicted of a record. The loss before training is 1/2 for any number."""
-    parties: PositiveInt = 2
-    records: PositiveInt = 2048
+    parties: int = 2
+    records: int = 2048
     """To train on."""
-    validation: PositiveInt = 512
+    validation: int = 512
 
 
 class LeastSquares(Regression):
@@ -64,7 +64,7 @@ class _Losses(SquaredLosses):
         return self._slope[rows] * scale
 
 
-def planted(options: PlantedConfig, seed: int) -> VerticalData:
+def planted(options: Planted, seed: int) -> VerticalData:
     """Records, and labels ``x W`` with W of columns of length 1."""
     draw = Stream.from_seed(seed).child("planted").generator()
     weights = torch.from_numpy(draw.standard_normal((options.columns, options.labels)))
