@@ -1,4 +1,4 @@
-"""From a configuration and its features to a feature holder's party.
+"""Building a feature holder's party from the configuration and its features.
 
 A simulated federation makes all parties (`vertizo.run.loop.federation`); over a network each
 process makes its own, of its own data and its own randomness (`vertizo.network`).
@@ -46,7 +46,7 @@ from vertizo.zeroth_order.card_directions import directions_of
 from vertizo.zeroth_order.estimators import Along
 
 SMOOTHING = 1e-3
-"""Length of a perturbation for a regulariser, where the method does not say one."""
+"""Length of a perturbation for a regulariser, if the method names none."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,13 @@ class MadeClient:
     model: Model
     optimizer: Optimizer
     learning_rate: float
-    """η_m, given or chosen."""
+    """η_m, as configured or by default."""
     embedding_dim: int
+    """d_h."""
     mixes_records: bool
     """Whether its model computes a record's embedding from other records as well."""
     notes: tuple[str, ...]
-    """What people should know of its model and its columns."""
+    """Notes for users on its model, a line each."""
 
 
 def make_client(
@@ -80,13 +81,13 @@ def make_client(
     digest: str | None = None,
     encode: wire.Encode = wire.encode,
 ) -> MadeClient:
-    """A feature holder: number ``index`` of so many clients.
+    """Make the party of feature holder number ``index`` of so many ``clients``.
 
-    Of the configuration, its own parts and those that all agreed on are used. Its randomness comes
-    from ``root``; the server knows that of ``shared`` as well, and everybody that of ``public``.
-    ``cardinalities`` are as in `client_model`, ``noise`` is put on embeddings and depends on the
-    ``digest`` (None for the configuration's), and ``noised`` says that replies carry noise where
-    the configuration does not say so.
+    It uses its own parts of the configuration and those that all parties agreed on. Its randomness
+    comes from ``root``; the server knows that of ``shared`` as well, and everybody that of
+    ``public``. ``cardinalities`` are as in `client_model`. ``noise`` is put on embeddings; its
+    randomness depends on ``digest`` (None for the configuration's). ``noised`` says that replies
+    carry noise, if the configuration does not.
 
     Raises:
         ConfigError: the model does not fit the features.
@@ -174,14 +175,14 @@ def _prepared(
     components: int,
     stream: Stream,
 ) -> Preparation | FilterMeans:
-    """What a client makes of its features without labels."""
+    """Make a client's preparation of its features (client.pretrain), which uses no label."""
     with models.named("client.pretrain"):
         seed = stream.child("pretrain").seed() % 2**32
         return preparation(kind, table, cardinalities, components, seed)
 
 
 def _augmentation(options: ClientConfig, table: Tensor, stream: Stream) -> Augmentation | None:
-    """What becomes of training images; ConfigError where features are none."""
+    """The random changes of training images; ConfigError if features are no images."""
     if not options.crop and not options.flip:
         return None
     if table.dim() != 4:
@@ -200,7 +201,7 @@ def _label_free(
     numbers: int,
     stream: Stream,
 ) -> tuple[Preparation | FilterMeans, Model]:
-    """A client that sends so many numbers of a record, made of its features alone."""
+    """The preparation and model of a client that uses no label: ``numbers`` of each record."""
     kind: PretrainName = "pca" if options.pretrain == "none" else options.pretrain
     front = _prepared(kind, table, cardinalities, numbers, stream)
     passed_on = MlpConfig(outputs=front.components)
@@ -231,7 +232,7 @@ def _client_optimizer(
 
 
 def embedding_noise(config: ExperimentConfig, records: int) -> EmbeddingStatement | None:
-    """How much noise every client puts on its embeddings, and what it comes to."""
+    """The noise that every client puts on its embeddings, and its ε; None without noise."""
     privacy = config.privacy
     if privacy.mechanism != "embedding-noise" or privacy.clip is None:
         return None
@@ -249,7 +250,10 @@ def embedding_noise(config: ExperimentConfig, records: int) -> EmbeddingStatemen
 def known_batches(
     config: ExperimentConfig, records: int, public: Stream, client: int
 ) -> Batches | None:
-    """A client's order of records, if everybody knows it: its own, or one for all in step."""
+    """A client's batches, if everybody knows them (codecs.ids implicit); else None.
+
+    Clients share one order in synchronous rounds, and have their own in asynchronous ones.
+    """
     if config.codecs.ids == "sent":
         return None
     of = 0 if config.simulation.timing == "synchronous" else client

@@ -1,4 +1,4 @@
-"""What a run guarantees: what is covered, what that rests on, and why there is no guarantee."""
+"""The privacy statement of a run: what is covered, what that assumes, or why nothing is."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ DATA_HOLD = (
     "it declares (fitted_labels, fitted_scaling)"
 )
 MODEL_HOLDS = "keeps nothing outside itself: it is evaluated on one record at a time"
-"""`vertizo.models.recordwise`."""
+"""See `vertizo.models.recordwise`."""
 REGULARIZER_HOLDS = "reads nothing but the parameters that it is given"
 MEMBERS_OWN = (
     "each member's client.model, where it is code of the member's own, treats each record by "
     "itself, and its client.optimizer.regularizer reads nothing but parameters"
 )
-"""Over a network a member may choose both, and does not say what they are."""
+"""Over a network a member chooses both by itself, and does not say what they are."""
 
 
 def statement_of(
@@ -63,11 +63,11 @@ def statement_of(
     models_mix: bool,
     served: bool = False,
 ) -> Statement:
-    """What a run guarantees for a record, and for a person where it is known who has several.
+    """The privacy statement of a run, for a record, and for a person if records say whose they are.
 
-    ``noise`` is what noise on the clients' embeddings comes to; ``models_mix`` says whether some
-    client's model computes a record's embedding from others as well, ``served`` whether clients are
-    others, who may choose their models.
+    ``noise`` is the guarantee of noise on the clients' embeddings. ``models_mix``: some client's
+    model computes a record's embedding from other records too. ``served``: clients are other
+    parties, who choose their models.
     """
     statement = _statement_of(config, data, server, noise, models_mix=models_mix, served=served)
     if config.data.stratify:
@@ -82,7 +82,7 @@ def statement_of(
 
 
 def by_time(column: str) -> str:
-    """What a choice of records by time tells."""
+    """A sentence on what a choice of records by time reveals."""
     return (
         f"Which records test, validate and train follows from the column {column!r} (data.time): "
         "every party learns which are the newest, and that is not covered."
@@ -137,14 +137,13 @@ def _of_record(
 
 
 def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
-    """What of a training record reaches clients through the server's noise alone.
+    """The parts of a training record that reach clients through the server's noise alone.
 
-    Defined in docs/mathematics.md, What is guaranteed. The label always does. What holds for
-    features is as strong as the preparation of each column and the way each client trains:
-    statistics of the training records, gradients, and codes whose scale spans several records carry
-    one record's features into the messages about others. So does a column that chooses records, and
-    the number of the best model, where clients fit theirs to their own features. Where clients are
-    sent nothing, only such a column is left.
+    Defined in docs/mathematics.md, What is guaranteed. The label always does. Features do unless
+    something carries them into the messages about other records: statistics of the training records
+    that prepare columns, gradients, codes whose scale spans several records, a column that chooses
+    records, or the number of the best model where clients fit theirs to their own features. Where
+    clients are sent nothing, only a column that chooses records does so.
     """
     things, silent = ["labels"], config.is_label_free
     chooses = {p for p, own in (config.data.columns or {}).items() if config.data.time in own}
@@ -162,9 +161,9 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
 
 
 def _of_data(config: ExperimentConfig) -> tuple[str, ...]:
-    """What every guarantee rests on where the data set is the user's own: what it makes of labels.
+    """Assumptions on how a user's own data set uses labels; empty for the known data sets.
 
-    Features that were prepared by labels would carry them past any noise.
+    Features that were prepared by labels would carry these past any noise.
     """
     name = config.data.name
     return () if name in (*CATALOG, "frame") else (f"data.name ({name}) {DATA_HOLD}",)
@@ -173,10 +172,10 @@ def _of_data(config: ExperimentConfig) -> tuple[str, ...]:
 def assumptions(
     config: ExperimentConfig, data: VerticalData, covers: tuple[str, ...], *, served: bool
 ) -> tuple[str, ...]:
-    """What a guarantee rests on that nobody can prove: what code of the user's own does.
+    """Assumptions of a guarantee on the user's own code, which nobody can prove.
 
-    Methods, data sets and the server's models decide about all that is covered, a client's model
-    and its codec about features alone.
+    Methods, data sets and the server's models decide about everything that is covered; a client's
+    model and codec decide about features alone.
     """
     features = FEATURES in covers
     named = (

@@ -1,6 +1,6 @@
-"""What a configuration leaves open, by public facts: numbers of records, columns, parameters.
+"""Defaults that depend on the data, by public facts: numbers of records, columns, parameters.
 
-Nothing here looks at a feature's or a label's value, so that no choice costs any privacy. The
+Nothing here reads a value of a feature or a label, so that no default costs any privacy. The
 constants were found by sweeps on validation records of five data sets (docs/defaults.md).
 """
 
@@ -22,55 +22,55 @@ from vertizo.privacy.mechanism_advice import TEACHER_NUMBERS
 from vertizo.privacy.options import PrivacyConfig, TeacherConfig
 
 FIRST_ORDER_RATE = 0.1
-"""η / (1 − momentum) of gradients that are computed."""
+"""η / (1 − momentum) for computed gradients."""
 ZEROTH_ORDER_RATE = 20.0
-"""η / (1 − momentum) times the number of dimensions, of gradients that are estimated."""
+"""η / (1 − momentum) times the number of dimensions, for estimated gradients of clients."""
 ESTIMATED_SERVER_RATE = 4.0
-"""The same of a server's parameters: every client's steps depend on its."""
+"""The same for the server, on whose steps those of every client depend."""
 LARGEST_RATE = 0.3
-"""η / (1 − momentum), at most, in few dimensions."""
+"""The largest η / (1 − momentum) for estimated gradients, reached in few dimensions."""
 PRIVATE_RATE = 5.0
-"""η / (1 − momentum), at most, of a server under noise: its clipped gradients are short."""
+"""The largest η / (1 − momentum) of a server under noise: its clipped gradients are short."""
 PRIVATE_WANDERING = 0.7
-"""How far noise alone may carry one of its parameters by the end of a run."""
+"""Standard deviation of what noise alone may add to one of its parameters over a run."""
 
 ROUNDS = 3000
-"""Batches of each client in a run without a guarantee, more or less."""
+"""Approximate number of batches of each client in a run without a guarantee."""
 EPOCHS = (5, 120)
-"""At least and at most so many."""
+"""Least and most epochs."""
 BATCH_SIZE = 64
 
 TANGENT_CLIP = 0.5
 """C of tangent queries, whose rows have length 1 on average; slopes of a log-odds are below 1."""
 TANGENTS = (8, 96)
-"""At least and at most so many directions of a tangent query."""
+"""Least and most directions of a tangent query."""
 STATISTICS = (16, 96)
-"""The same of a label statistic: no later query makes up for what it leaves out."""
+"""The same for a label statistic: no later query makes up for what it leaves out."""
 TANGENTS_PER_SIGNAL = 0.003
-"""Directions for each μ n: every one has to rise above the noise."""
+"""Directions per μ n, of a guarantee μ and n records: each has to rise above the noise."""
 TANGENTS_WIDE, STATISTICS_WIDE = 0.01, 0.03
-"""The same up to a quarter of a party's columns: in many columns what tells labels apart is spread
-over more directions. Tangent queries, which divide the budget, see fewer of them."""
+"""The same for parties with many columns, up to a quarter of their number: there, what tells labels
+apart is spread over more directions. Tangent queries, which divide the budget, see fewer."""
 
 KEPT_PER_SIGNAL, LEAST_KEPT = 0.05, 16
-"""Components that a teacher is fitted on for each μ n, and at least: noise drowns the others."""
+"""Components per μ n that a teacher is fitted on, and their least number; noise drowns more."""
 
 TYPICAL_COLUMNS = 10
-"""Of a client whose columns are nobody else's knowledge."""
+"""Columns that are assumed of a client if nobody else knows their number."""
 PRIVATE_EPOCHS = 5
-"""Every epoch divides the budget of the replies further."""
+"""Epochs under noise: each divides the budget of the replies further."""
 NARROW_EPOCHS = 20
-"""Where clients send so little that they must learn it: in 5 they hardly move."""
+"""Epochs under noise if clients send few numbers, which they must learn: in 5 they hardly move."""
 PRIVATE_BATCHES = 20
-"""Of an epoch: the noise on a sum is the same for every size of the batch that divides it."""
+"""Batches in an epoch under noise, which is the same on a sum for every size of the batch."""
 PRIVATE_BATCH_SIZES = (64, 2000)
-"""At least and at most so many records."""
+"""Least and most records of a batch under noise."""
 
 
 def client_rate(
     method: Method, parameters: int, embedding_dim: int, batch_size: int, momentum: float
 ) -> float:
-    """η_m: that of a gradient, or as much less as an estimate of it is longer.
+    """η_m: the rate for a computed gradient, or a smaller one for an estimate, which is longer.
 
     A zeroth-order estimate of a gradient g in d dimensions has the expected squared norm d‖g‖²,
     so that the largest step that still descends is d times shorter. The method says in how many
@@ -84,9 +84,10 @@ def client_rate(
 def server_rate(
     update: UpdateName, parameters: int, momentum: float, noise: float = 0.0, steps: int = 1
 ) -> float:
-    """η_0, likewise of d_0 parameters; under noise, so that T steps of it end not too far off.
+    """η_0, chosen likewise for d_0 parameters; under noise, small enough for all T ``steps``.
 
-    ``noise`` is the standard deviation of what a private update adds to each parameter's gradient.
+    ``noise`` is the standard deviation that a private update adds to each parameter's gradient;
+    over T steps it moves a parameter by at most `PRIVATE_WANDERING` (standard deviation).
     """
     rate = FIRST_ORDER_RATE
     if update in ("zeroth-order", "forward-difference", "private-zeroth-order"):
@@ -106,10 +107,10 @@ def _within(bounds: tuple[int, int], wanted: int) -> int:
 
 
 def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
-    """The configuration with epochs, batch size and clip for these records, where it names none.
+    """Fill in epochs, batch size, clip and the like for these records, where none is configured.
 
-    One that is complete stays as it is; of the data, the numbers of records, columns and parties
-    matter.
+    A complete configuration is returned as it is. Of the data, only the numbers of records, columns
+    and parties matter.
     """
     given, privacy = config.model_fields_set, config.privacy
     chosen: dict[str, Any] = {}
@@ -144,7 +145,7 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
 
 
 def _teacher(privacy: PrivacyConfig, data: VerticalData) -> TeacherConfig:
-    """What a teacher is fitted on, by the shape of the records, their number and ε."""
+    """The options of a teacher, by the shape and number of the records, and ε."""
     chosen: dict[str, Any] = {}
     options = privacy.teacher
     assert privacy.epsilon is not None, "checked"
@@ -162,7 +163,7 @@ def _teacher(privacy: PrivacyConfig, data: VerticalData) -> TeacherConfig:
 
 
 def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
-    """Clients whose embeddings are as many numbers as predictions take, and K of their queries."""
+    """Changes for additive methods: embeddings as long as predictions, and K of queries."""
     chosen: dict[str, Any] = {}
     client, method = config.client, config.method
     two = isinstance(data.task, Classification) and data.task.outputs == 2
@@ -189,13 +190,13 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
 def tangents(epsilon: float, delta: float, records: int, columns: int = 0) -> int:
     """K of a tangent query: as many directions as rise above the noise.
 
-    ``columns`` are those of the widest party, as far as they are known.
+    ``columns`` is the number of columns of the widest party, 0 if unknown.
     """
     return _directions(TANGENTS, TANGENTS_WIDE, mu_of(epsilon, delta) * records, columns)
 
 
 def statistics(epsilon: float, delta: float, records: int, columns: int = 0) -> int:
-    """K of a label statistic, likewise."""
+    """K of a label statistic, chosen as `tangents` does."""
     return _directions(STATISTICS, STATISTICS_WIDE, mu_of(epsilon, delta) * records, columns)
 
 
@@ -205,7 +206,7 @@ def _directions(bounds: tuple[int, int], wide: float, signal: float, columns: in
 
 
 def reply_clip(data: VerticalData) -> float:
-    """C of the replies: how steep the loss is for a linear client under a fresh server.
+    """The clip C of replies: the typical slope of the loss, for a linear client, before training.
 
     Along a random direction of a linear layer with F standardised inputs an embedding moves by
     about √(F + 1) in each output; a fresh server passes a third of the mean square on, spread over

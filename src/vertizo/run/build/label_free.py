@@ -2,12 +2,12 @@
 
 The method ``one-shot``, and the control ``label-free`` of all others.
 
-Each client makes as many numbers of a record as the method's clients send, of its own features
+Each client computes as many numbers of a record as the method's clients send, from its own features
 alone, and uploads them once: principal components, or what `client.pretrain` makes. Filters, which
-begin as good features, and models of texts stay as they begin. No query is asked, so that no reply
-and nothing else that depends on a label reaches a client. The head is fitted on the raw labels
-(docs/mathematics.md, Two heads): its figures are those of the run. A method that costs privacy has
-to be better where the model stays.
+are good features from the start, and models of texts stay untrained. No query is asked, so that no
+reply and nothing else that depends on a label reaches a client. The head is fitted on the raw
+labels (docs/mathematics.md, Two heads); its figures are those of the run. If the model may stay
+with the label holder, a method that costs privacy has to be better than this.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FITTED = (
 
 
 def controlled(config: ExperimentConfig) -> ExperimentConfig:
-    """What parties are made of: the configuration itself, but where clients use no label.
+    """The configuration that parties are made from: another one only if clients use no label.
 
-    A raw head that was named is kept; where none was, tables get boosting and all else a logistic
-    head; none of which is for a loss other than squares, or several labels, whose head is the
-    server's model. What else is for training and for an ε has no effect: there is nothing to cover.
+    Then a raw head that was named is kept. If none was, tables get boosting and other data a
+    logistic head; with a loss other than squared, or with several labels, the head is the server's
+    model. Options of training and of an ε have no effect: there is nothing to protect.
     """
     if not config.is_label_free:
         return config
@@ -64,9 +64,9 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def controls_of(config: ExperimentConfig) -> tuple[str, ...]:
-    """All controls that a method has: no head is fitted on whole texts of word vectors.
+    """The names of the controls of a run; empty if its clients are not trained.
 
-    None where clients are not trained.
+    ``label-free`` is not for whole texts of word vectors, on which no head is fitted.
     """
     if not config.method.asks:
         return ()
@@ -75,14 +75,14 @@ def controls_of(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def is_private(config: ExperimentConfig) -> bool:
-    """Whether a run has an ε that holds, or simulates one."""
+    """Whether a run has an ε that holds, or simulates such a run."""
     privacy, update = config.privacy, config.server.update
     exact = privacy.mechanism == "gaussian" and privacy.accounting == "exact"
     return (exact and update in (*PRIVATE, "none")) or privacy.mechanism in ON_LABELS
 
 
 def statement(records: int, covers: tuple[str, ...]) -> Statement:
-    """What holds against clients that learn nothing."""
+    """The privacy statement (ε = 0) against clients that learn nothing."""
     return Statement(
         guarantee="exact",
         words=WORDS,

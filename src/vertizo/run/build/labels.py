@@ -1,4 +1,4 @@
-"""From a configuration to the private labels that a run trains on, where it has some."""
+"""Building the private labels that a run trains on, if its mechanism is on labels."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PrivateLabels(LabelMaker):
 
     @cached_property
     def maker(self) -> LabelMaker:
-        """Makes them of the raw ones."""
+        """The mechanism that makes private labels from raw ones."""
         privacy, classes = self.config.privacy, self.data.task.outputs
         if privacy.mechanism == "randomised-response":
             made = self.secrets.child("labels").generator(0).bytes if self._seeded else None
@@ -84,7 +84,7 @@ class PrivateLabels(LabelMaker):
 
     @cached_property
     def _noise(self) -> NoiseSource:
-        """Of a teacher's statistic: for rows of norm R, one label moves it by √2 R."""
+        """The noise on a teacher's statistic: with rows of norm R, one label moves it by √2 R."""
         delta, clip_norm = self.config.privacy.delta, relabelled(LONGEST)
         found = guarantee.calibrate(self._epsilon, delta, clients=1, queries=1)
         noise_std = found.reply * clip_norm
@@ -96,7 +96,7 @@ class PrivateLabels(LabelMaker):
 
     @cached_property
     def _releases(self) -> Releases:
-        """What a teacher releases of one label."""
+        """The releases that a teacher makes of one label."""
         noise, privacy, teacher = self._noise, self.config.privacy, self.config.privacy.teacher
         assert teacher.kept is not None, "a complete configuration has it"
         inputs = min(len(self.data.parties) * teacher.components, teacher.kept) + 1
@@ -113,7 +113,7 @@ class PrivateLabels(LabelMaker):
 
     @property
     def paid(self) -> Paid:
-        """What they are paid for with; ConfigError where they were made with something else."""
+        """The guarantee that they cost; ConfigError if their file was made with another."""
         privacy = self.config.privacy
         assert privacy.epsilon is not None, "checked"
         source = "seeded (simulation only)" if self._seeded else "operating system"
@@ -138,7 +138,7 @@ class PrivateLabels(LabelMaker):
 
     @property
     def task(self) -> Task:
-        """What is learned from them."""
+        """The task on private labels, which knows how likely each was kept."""
         task, maker = self.data.task, self.maker
         if not isinstance(maker, RandomisedResponse):
             return task
@@ -149,16 +149,16 @@ class PrivateLabels(LabelMaker):
 
     @property
     def width(self) -> int:
-        """Numbers that each client has to upload of each record, before they can be made."""
+        """Numbers that each client uploads of each record, before they can be made; 0 for none."""
         return 0 if self._file is not None and self._file.is_made else self.maker.width
 
     def set_apart(self, *, further: bool) -> None:
-        """Make the file for them, with nothing in it yet; errors as of a `LabelFile`."""
+        """Make the empty file that will keep them; errors as of a `LabelFile`."""
         assert self._file is not None, "it is named"
         self._file.set_apart(self.paid, further=further)
 
     def make(self, labels: Tensor, rows: Tensor | None) -> Tensor:
-        """They themselves, made or read; errors as of a `LabelFile`."""
+        """Make the private labels, or read them from their file; errors as of a `LabelFile`."""
         if self._file is None:
             return self.maker.make(labels, rows)
         return self._file.labels(lambda: self.maker.make(labels, rows), self.paid)
@@ -171,26 +171,26 @@ def private_labels(
     random_bytes: RandomBytes,
     kept: Path | None,
 ) -> PrivateLabels | None:
-    """None where training reads the raw labels."""
+    """Set up a run's private labels; None if training reads the raw ones."""
     if config.privacy.mechanism not in ON_LABELS:
         return None
     return PrivateLabels(config, data, secrets, random_bytes, kept)
 
 
 def are_protected(config: ExperimentConfig) -> bool:
-    """Whether something is guaranteed of labels, or would be but for the server's training."""
+    """Whether labels are protected, or would be but for the server's own training."""
     mechanism = config.privacy.mechanism
     return mechanism not in ("none", "embedding-noise") or config.is_label_free
 
 
 def noted(config: ExperimentConfig, data: VerticalData) -> VerticalData:
-    """The data, with a note for its owner where nothing can be learned from these labels.
+    """Add a note to the data if nothing can be learned from its labels: one class, or no weight.
 
-    Whether training starts would tell of protected ones: with the classes public, a single label
-    decides whether all are of one. No guarantee covers labels where there is no such mechanism.
+    For protected labels this is no error, since whether training starts would reveal something:
+    with public classes, a single label may decide whether all are of one.
 
     Raises:
-        DataError: the same, where labels are not protected.
+        DataError: nothing can be learned, and labels are not protected.
     """
     found = []
     if isinstance(data.task, Classification) and data.records:

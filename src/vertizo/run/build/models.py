@@ -1,14 +1,15 @@
-"""The models that a configuration names, made for the shape of the data.
+"""Building the models that a configuration names, for the shape of the data.
 
-What does not fit is refused here, before anything is trained, in a line that names the option.
+A model that does not fit is refused here, before anything is trained, in a line that names the
+option.
 
-Which modules train as PyTorch's do, with dropout and batch normalisation, is decided here as well:
-those of first-order methods without any privacy, so that a module that users bring for a baseline
-learns as it would anywhere else. Everything else is in evaluation mode: zeroth-order methods
-compare losses, which must not differ by their masks, and guarantees are for models that treat each
-record by itself.
+This module also decides which models train in PyTorch's training mode, with dropout and batch
+normalisation: those of first-order methods without any privacy, so that a user's module learns in a
+baseline as it would anywhere else. All others are in evaluation mode: zeroth-order methods compare
+losses, which must not differ by their masks, and guarantees need models that treat each record by
+itself.
 
-A module of the user's is told about its inputs as far as it asks: parameters called ``inputs``
+A user's module is told about its inputs as far as it asks: parameters called ``inputs``
 (numbers of a record, int), ``shape`` (of a record), ``cardinalities`` (numbers of categories of
 each of the first columns, which hold codes) and, of a server's model, ``outputs`` (int) are filled
 in, unless ``arguments`` sets them.
@@ -58,7 +59,7 @@ def brought_module(
     tokens: bool = False,
     outputs: int | None = None,
 ) -> nn.Module:
-    """A module for records of that shape, with random first parameters, none of them lazy.
+    """Make a user's module for records of that shape; its first parameters are random, not lazy.
 
     Raises:
         ConfigError: it cannot be made, or is no module; names ``key``.
@@ -99,7 +100,7 @@ def brought_module(
 def _asked_for(
     make: Callable[..., Any], facts: Mapping[str, Any], given: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The facts that it has a parameter for, but for those that are given."""
+    """Select the facts that ``make`` has a parameter for, except those that are given."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):  # of no Python code
@@ -112,7 +113,7 @@ def _asked_for(
 ImageModel = kinds.CnnConfig | kinds.FiltersConfig | kinds.ResnetConfig | kinds.ResnetStemConfig
 TextModel = kinds.BagConfig | kinds.TextConfig | kinds.TextEmbeddingsConfig
 Foreign = kinds.ModuleConfig | kinds.FunctionConfig | kinds.OwnModel
-"""Code of the user's, of which nothing is known but what was tried."""
+"""Models of a user's own code, of which only trials tell anything."""
 
 
 def client_model(
@@ -128,14 +129,14 @@ def client_model(
     front: Preparation | FilterMeans | None = None,
     apart: bool = False,
 ) -> Model:
-    """The model that turns one party's features, of that shape, into embeddings.
+    """Make the model that turns one party's features, of that shape, into embeddings.
 
-    ``cardinalities`` are the numbers of categories of each of the first columns, which hold codes;
-    ``tokens`` says that features are token ids, and ``records`` are the training records, by which
-    the bins of a table's model are placed. Its first parameters are drawn on the processor
-    ``where`` it is; ``training`` is the randomness of a module in training (dropout), None for
-    evaluation mode always. ``front`` prepares the
-    features; a linear model begins as what it makes. ``apart`` as in `keeps_apart`.
+    ``cardinalities`` are the numbers of categories of each of the first columns, which hold codes.
+    ``tokens``: features are token ids. ``records`` are training records, between whose quantiles
+    the bins of a table's model lie. First parameters are drawn on the processor, then moved to
+    ``where``. ``training`` is the randomness of training mode (dropout); None for evaluation mode
+    always. ``front`` prepares the features; a linear model behind it begins as the identity.
+    ``apart``: as in `keeps_apart`.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
@@ -174,7 +175,7 @@ def client_model(
 
 
 def check_reads_tokens(key: str, config: kinds.ClientModelConfig | kinds.EncoderConfig) -> None:
-    """Raise ConfigError, which names ``key``, for a model that does not take a text's tokens."""
+    """Raise ConfigError, which names ``key``, for a model that cannot read tokens of a text."""
     if not isinstance(config, TextModel | Foreign):
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features are tokens of a text; "
@@ -198,7 +199,7 @@ def _client_module(
     *,
     tokens: bool,
 ) -> nn.Module:
-    """A module for features of that shape, with random first parameters; ``key`` is for errors."""
+    """Make a module for features of that shape, with random parameters; errors name ``key``."""
     if isinstance(config, kinds.FunctionConfig):
         raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
     if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
@@ -255,7 +256,7 @@ def _module(
 
 
 def _begun(module: nn.Module, last_layer: str) -> nn.Module:
-    """A module of linear layers, the last of which begins as it is to."""
+    """Set the last linear layer of a module to zeros, if ``last_layer`` says so."""
     if last_layer == "zeros":
         last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
         for part in last.parameters():
@@ -264,7 +265,7 @@ def _begun(module: nn.Module, last_layer: str) -> nn.Module:
 
 
 def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
-    """d_h, by one evaluation; so that a model that does not fit its data fails here."""
+    """d_h, found by one evaluation, in which a model that does not fit its data fails."""
     fails = f"it fails for features of shape {list(sample.shape[1:])}"
     with named("client.model"), user_code_errors(fails):
         embeddings = model(sample)
@@ -281,7 +282,7 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
 
 @dataclass(frozen=True)
 class OwnFeatures:
-    """What an encoder of the label holder's own features is made for; as in `client_model`."""
+    """The encoder of the label holder's own features, and training records that it reads."""
 
     encoder: kinds.EncoderConfig
     records: Tensor
@@ -289,12 +290,12 @@ class OwnFeatures:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record's features."""
+        """The shape of one record's features."""
         return tuple(self.records.shape[1:])
 
     @property
     def tokens(self) -> bool:
-        """Whether they are token ids."""
+        """Whether features are token ids."""
         return not self.records.is_floating_point()
 
 
@@ -312,12 +313,12 @@ def server_model(
     where: Where = PROCESSOR,
     apart: bool = False,
 ) -> DifferentiableModel:
-    """The model that turns joined embeddings, ``width`` numbers, into ``outputs`` predictions.
+    """Make the model that turns joined embeddings, ``width`` numbers, into ``outputs`` numbers.
 
-    ``own`` features of the label holder follow the embeddings in each row. A model of the user's is
-    tried at batches of the ``sizes`` that it will see; messages say that ``purpose`` needs so many
-    outputs. ``training``, ``where`` and ``apart`` are as in `client_model`, ``parts`` embeddings
-    are concatenated.
+    ``own`` features of the label holder follow the embeddings in each row. A user's model is tried
+    at batches of the ``sizes`` that it will see; messages say that ``purpose`` needs so many
+    outputs. ``parts`` is the number of embeddings that are concatenated. ``training``, ``where``
+    and ``apart`` are as in `client_model`.
 
     Raises:
         ConfigError: it cannot be made, does not fit, or mixes records.
@@ -385,8 +386,10 @@ def _with_encoder(
 
 
 def keeps_apart(config: ExperimentConfig, *, noised: bool = False) -> bool:
-    """Whether somebody's own models are to be evaluated record by record, since a guarantee may
-    rest on that: wherever releases or embeddings carry noise, as in `why_evaluates`."""
+    """Whether users' own models are evaluated record by record, since a guarantee may rest on that.
+
+    True if releases or embeddings carry noise; ``noised`` as in `why_evaluates`.
+    """
     return noised or config.privacy.mechanism not in ("none", *ON_LABELS)
 
 
@@ -397,7 +400,7 @@ def _kind(config: object, apart: bool) -> type[TorchModel] | None:
 def server_module(
     config: kinds.ServerModelConfig, width: int, outputs: int, parts: int | None = None
 ) -> nn.Module:
-    """A module that predicts from rows of ``width`` numbers, with random first parameters.
+    """Make a module that predicts from rows of ``width`` numbers; its parameters are random.
 
     Raises:
         ConfigError: it cannot be made, or does not fit.
@@ -417,7 +420,7 @@ def server_module(
 
 
 def unlike(table: Tensor) -> Tensor:
-    """A few records to try a model on, none like another where there are several kinds."""
+    """Five records to try a model on, different from each other if there are so many kinds."""
     kinds: Tensor = torch.unique(table[:4096], dim=0)
     return kinds[torch.linspace(0, len(kinds) - 1, 5).long()]
 
@@ -425,9 +428,9 @@ def unlike(table: Tensor) -> Tensor:
 def why_evaluates(
     config: ExperimentConfig, *, server: bool = False, noised: bool = False
 ) -> str | None:
-    """What keeps a client's or the server's module from training mode; None if nothing does.
+    """The reason why a client's or the server's module stays in evaluation mode; None if it trains.
 
-    ``noised`` says that replies carry noise where a client was told so and no more.
+    ``noised`` says that replies carry noise, for a client whose configuration does not.
     """
     mechanism, method, update = config.privacy.mechanism, config.method, config.server.update
     if noised or mechanism == "gaussian":
@@ -440,7 +443,7 @@ def why_evaluates(
 
 
 def check_last_batch(model: Model, row: Tensor, records: int, batch_size: int) -> None:
-    """Refuse a module in training whose last batch is one record that it cannot normalise."""
+    """Raise ConfigError if a batch of one record meets batch normalisation, which needs two."""
     alone = batch_size == 1 or records % batch_size == 1
     if alone and isinstance(model, TorchModel) and rejects_single_record(model.module, row):
         raise ConfigError(
@@ -450,7 +453,7 @@ def check_last_batch(model: Model, row: Tensor, records: int, batch_size: int) -
 
 
 def mode_notes(key: str, model: Model, why: str | None) -> tuple[str, ...]:
-    """What people should know of a model's mode: nothing, where training mode changes nothing."""
+    """A note for users on a model's mode; none if the mode changes nothing for its layers."""
     parts = model.parts if isinstance(model, EncodedModel) else (model,)
     modules = [part.module for part in parts if isinstance(part, TorchModel)]
     layers = ", ".join(sorted({kind for one in modules for kind in other_in_training(one)}))
@@ -463,7 +466,7 @@ def mode_notes(key: str, model: Model, why: str | None) -> tuple[str, ...]:
 
 @contextmanager
 def named(key: str) -> Iterator[None]:
-    """Put the key of a model in front of what is wrong with it."""
+    """Put ``key`` in front of a ConfigError or a MemoryError inside, as a ConfigError."""
     try:
         yield
     except (ConfigError, MemoryError) as error:
@@ -471,16 +474,17 @@ def named(key: str) -> Iterator[None]:
 
 
 SHARE = 0.5
-"""Of the free memory, what a model's parameters may take; training makes a second copy of them."""
+"""Share of free memory that parameters may take; training makes a second copy of them."""
 BESIDE = 2**12
-"""Bytes for a layer's tensor beside its numbers: its Python objects take some 2,000."""
+"""Bytes of a layer's tensor beside its numbers, mostly for Python objects."""
 
 
 @contextmanager
 def room_for_parameters() -> Iterator[None]:
-    """MemoryError for a module made inside that finds no room, before the system ends the process.
+    """Raise MemoryError for a module made inside that is too large for the free memory.
 
-    What layers make by `torch.empty`, as all of PyTorch's do, is counted before it is made.
+    Otherwise the system would end the process. Tensors that layers make by `torch.empty`, as all of
+    PyTorch's do, are counted before they are made.
     """
     free = available()
     if free is None:

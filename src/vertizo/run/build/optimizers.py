@@ -1,4 +1,4 @@
-"""From the options of an optimiser to the optimiser."""
+"""Building an optimiser from its options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vertizo.models.optimizers import Adam, Decay, Optimizer, Penalty, Sgd
 from vertizo.zeroth_order.penalties import GivenPenalty, KnownPenalty
 
 ADAM_RATE = 1e-3
-"""η of Adam, whose steps are of one length however long gradients are."""
+"""Default η of Adam, whose steps have one length however long gradients are."""
 
 
 def made(
@@ -25,10 +25,10 @@ def made(
     forward: bool = False,
     key: str = "optimizer",
 ) -> Optimizer:
-    """What moves one party's parameters, at that rate, in so many steps of the run.
+    """Make the optimiser of one party's parameters, for that rate and so many ``steps`` of a run.
 
-    ``smoothing`` and ``forward`` are of an estimate of its regulariser, ``key`` is what a
-    configuration calls the options. ConfigError where there is no such regulariser.
+    ``smoothing`` and ``forward`` say how its regulariser is estimated; ``key`` is the options' key
+    in a configuration. ConfigError if there is no such regulariser.
     """
     kind, momentum, shrunk = options.schedule, options.momentum, options.weight_decay
     decay = None if kind == "none" else Decay(steps, kind, options.milestones, options.factor)
@@ -54,9 +54,9 @@ def made(
 
 
 def tried(optimizer: Optimizer, parameters: Tensor, *, differentiated: bool) -> None:
-    """Evaluate a regulariser of somebody's own at first parameters, before a run begins.
+    """Try a user's own regulariser on the first parameters, before a run begins.
 
-    ConfigError, in one line, where it fails, or has no gradient and is ``differentiated``.
+    ConfigError if it fails, or if it is to be ``differentiated`` and has no gradient.
     """
     penalty = getattr(optimizer, "penalty", None)
     if isinstance(penalty, GivenPenalty):

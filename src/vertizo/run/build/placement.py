@@ -1,4 +1,4 @@
-"""Where the parties of a run are: on the processor, or on a graphics card with their models."""
+"""Placement: parties on the processor, or on a graphics card together with their models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vertizo.protocol.messages import Purpose
 
 
 def placed(config: ExperimentConfig) -> ExperimentConfig:
-    """With all parties where the simulation is to be; ConfigError where PyTorch finds no card."""
+    """Put all parties on the simulation's device; ConfigError if PyTorch finds no such card."""
     if config.device == "cpu":
         return config
     check_device("device", config.device)
@@ -28,21 +28,21 @@ def placed(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def where(options: ClientConfig | ServerConfig, method: Method) -> Where:
-    """Where a party's model lives, and with it the party.
+    """The placement of a party's model, beside which the party works.
 
-    Parties of methods that send tangents are on the processor, where they fit in float64 and look
-    at what they find; their models alone are on a card.
+    With methods that send tangents only the models are on a card: their parties stay on the
+    processor, where they fit in float64.
     """
     return Where(options.device, options.precision, "cpu" if method.sends_tangents else None)
 
 
 def party_device(where: Where) -> torch.device:
-    """Where a party works that has such a model."""
+    """The device on which a party with such a model works."""
     return torch.device(where.results or where.device)
 
 
 def check_device(key: str, device: str) -> None:
-    """Raise ConfigError where PyTorch finds none of that kind."""
+    """Raise ConfigError, which names ``key``, if PyTorch finds no such device."""
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(
             f"{key} is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
@@ -53,7 +53,7 @@ def check_device(key: str, device: str) -> None:
 def features_beside(
     model: Model, features: Mapping[Purpose, Tensor], device: torch.device
 ) -> Mapping[Purpose, Tensor]:
-    """Training features beside a model on a card, where they fit; else each batch goes there."""
+    """Move training features to a model's card if they fit; else its batches are moved later."""
     train = features["train"]
     if device.type != "cuda" or not isinstance(model, TorchModel):
         return features

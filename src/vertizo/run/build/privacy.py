@@ -1,4 +1,4 @@
-"""From a configuration to what protects its labels: releases, noise, plan, the server's update."""
+"""Building the protection of labels: releases, noise, the privacy plan, the server's update."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from vertizo.zeroth_order.card_directions import directions_of
 
 @dataclass(frozen=True)
 class Charge:
-    """What a run is charged to, where that outlives it."""
+    """A run's charge to a ledger that outlives it."""
 
     run: str
     """The run's name. Its noise depends on it: two runs of one seed share none."""
@@ -47,37 +47,37 @@ class Charge:
 
 
 def record_choice(config: ExperimentConfig) -> Stream:
-    """Randomness of which records train and which validate.
+    """The randomness that chooses which records train and which validate.
 
-    It depends on the seed, but for runs that are charged to one ledger: theirs must give the same
+    It depends on the seed, except for runs that are charged to a ledger: these must give the same
     IDs to the same records.
     """
     return choice_of(config.seed if config.privacy.ledger is None else 0)
 
 
 def choice_of(seed: int) -> Stream:
-    """Randomness of the choice that follows from a public seed."""
+    """The randomness of `record_choice` for a public seed."""
     return Stream.from_seed(seed).child("validation")
 
 
 @dataclass
 class Protection:
-    """What one run's labels are protected by; ConfigError on first use of an ε nobody can have."""
+    """The protection of one run's labels; ConfigError on first use if its ε cannot be had."""
 
     config: ExperimentConfig
     data: VerticalData
     model: Model
-    """The server's."""
+    """The server's model."""
     dims: Sequence[int]
     """d_h of every client."""
     stream: Stream
-    """The server's."""
+    """The server's randomness."""
     charge: Charge | None = None
     """What the run is charged to; None for a ledger of its own."""
     random_bytes: RandomBytes = os.urandom
-    """Where secure noise, secret samples and private labels come from."""
+    """The source of secure noise, secret samples and private labels."""
     label_file: Path | None = None
-    """What keeps private labels beyond the run."""
+    """The file that keeps private labels beyond the run; None without one."""
 
     def __post_init__(self) -> None:
         config, parties = self.config, len(self.data.parties)
@@ -101,12 +101,12 @@ class Protection:
 
     @cached_property
     def labels(self) -> PrivateLabels | None:
-        """What takes the place of the raw labels, where something does."""
+        """The private labels that training reads in place of raw ones; None if it reads these."""
         config, data, kept = self.config, self.data, self.label_file
         return private_labels(config, data, self._secrets, self.random_bytes, kept)
 
     def plan(self) -> Plan:
-        """What replies pass through."""
+        """Make the privacy plan, through which all replies pass."""
         if self.labels is not None:
             return PrivateLabelPlan(self.config.batch_size, self.labels.paid)
         config, privacy, releases = self.config, self.config.privacy, self.releases
@@ -141,7 +141,7 @@ class Protection:
 
     @cached_property
     def releases(self) -> Releases | None:
-        """All that may depend on one record; None without noise on the replies."""
+        """The releases that may depend on one record; None without noise on the replies."""
         config = self.config
         if self._reply_noise is None:
             return None
@@ -165,18 +165,18 @@ class Protection:
 
     @property
     def noises(self) -> list[NoiseSource]:
-        """Of the replies and of the server's private updates."""
+        """The noise sources of the replies and of the server's private updates."""
         return [noise for noise in (self._reply_noise, self._server_noise) if noise is not None]
 
     def _event(self, noise: NoiseSource, numbers: int = 0) -> GaussianRelease:
-        """A release with that noise; ``numbers`` of a sum that is cut to a grid as a whole."""
+        """A release with that noise; ``numbers`` is the length of a sum that a grid rounds."""
         slack = 0.0
         if isinstance(noise, SecureNoise) and numbers:
             slack = noise.sensitivity_onto(numbers) - noise.sensitivity
         return GaussianRelease(noise.clip_norm, noise.noise_std, slack)
 
     def _grid(self) -> GridCorrection | None:
-        """How noise on a grid is told apart from Gaussian noise."""
+        """The correction of the accounting for noise on a grid; None for seeded noise."""
         reply, server = self._reply_noise, self._server_noise
         if not isinstance(reply, SecureNoise):
             return None
@@ -209,7 +209,7 @@ class Protection:
     def _noise(
         self, name: str, clip_norm: float, multiplier: float, ahead: int, numbers: int = 0
     ) -> NoiseSource:
-        """Noise of ``multiplier`` times the clip; more where a sum of numbers is cut to a grid."""
+        """Noise of ``multiplier`` times the clip; more if a sum of ``numbers`` is put on a grid."""
         noise_std = multiplier * clip_norm
         if self.config.privacy.noise == "seeded":
             stream = self._secrets.child(name)
@@ -223,7 +223,7 @@ class Protection:
 
     @cached_property
     def _noise_multipliers(self) -> tuple[float, float | None] | None:
-        """σ/C of the replies and of the server's private updates, given or calibrated."""
+        """σ/C of replies and of the server's private updates, configured or calibrated to ε."""
         config, privacy, data = self.config, self.config.privacy, self.data
         if privacy.mechanism != "gaussian":
             return None
@@ -269,7 +269,7 @@ class Protection:
 
     @property
     def learning_rate(self) -> float:
-        """η_0 of the server, given or chosen."""
+        """η_0, the server's learning rate, as configured or by default."""
         options, noise, sgd = self.config.server, self._server_noise, self.config.server.optimizer
         if sgd.learning_rate is not None:
             return sgd.learning_rate
@@ -283,14 +283,14 @@ class Protection:
         return data_defaults.server_rate(options.update, parameters, sgd.momentum, added, steps)
 
     def schedule(self) -> private.Schedule | None:
-        """Of steps on secret samples."""
+        """The schedule of steps on secret samples; None without such steps."""
         secret = self.config.server.secret
         if not self._is_secret:
             return None
         return private.Schedule(secret.every, secret.warm_up, self._secret_steps)
 
     def update(self) -> ServerUpdate:
-        """How the server model is trained; ConfigError where the model does not admit it."""
+        """Make the update that trains the server model; ConfigError if the model forbids it."""
         options, batch_size = self.config.server, self.config.batch_size
         rate, steps = self.learning_rate, self._update_steps
         if options.update == "none":
@@ -334,4 +334,4 @@ class Protection:
 
 
 GRID_MARGIN = 1e-6
-"""Share of ε kept free for what noise on a grid adds."""
+"""Share of ε kept free for what noise on a grid adds to the accounting."""

@@ -1,8 +1,8 @@
-"""Whose records a run has: what they are called beyond it, and how many are one person's.
+"""Identities of records: their names beyond a run, and the most records that one person has.
 
-How many one person has at most is said in public, or counted. A count reads which records there
-are, which parties that hold the same records know, and never a label: of records without an
-identifier, those with the same features count as one person's.
+The most records of a person are public knowledge, or counted. A count reads which
+records there are, which all parties know, and never a label; of records without an identifier,
+those with the same features count as one person's.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ UNCOUNTED = (
     "(data.id or data.person): they were not counted, so nothing is stated for a person of so many."
 )
 OWN = ("table", "frame")
-"""Data sets whose records may be anybody's, as often as they like."""
+"""Data sets of users' own, in which a person may have several records."""
 
 
 def names_of(data: VerticalData) -> Names | None:
-    """What tells the records apart; None where nothing does."""
+    """The names that identify the records; None if nothing identifies them."""
     if data.keys is None:
         return None
     return Names(
@@ -38,9 +38,9 @@ def names_of(data: VerticalData) -> Names | None:
 
 
 def records_name(config: ExperimentConfig, data: VerticalData) -> str:
-    """Their data set, and how they were chosen.
+    """A name of a run's records: their data set, and a digest of how they were chosen.
 
-    Runs of one name give the same IDs to the same records.
+    Runs with the same name give the same IDs to the same records.
     """
     apart = {"root", "parties", "split", "sizes", "columns", "label_holder", "exclude_parties"}
     apart |= {"positive", "loss", "huber_delta", "quantile", "encoding"}  # who, what and how
@@ -53,7 +53,7 @@ def records_name(config: ExperimentConfig, data: VerticalData) -> str:
 
 
 def check_persons(config: ExperimentConfig, data: VerticalData) -> None:
-    """Refuse a person with more records than is said, and an identifier that is there twice.
+    """Refuse a person with more records than configured, and an identifier that repeats.
 
     Raises:
         DataError: names the key, the count and what would be right.
@@ -77,7 +77,7 @@ def check_persons(config: ExperimentConfig, data: VerticalData) -> None:
 
 
 def persons_of(config: ExperimentConfig, data: VerticalData) -> Persons | None:
-    """None where nothing says whose records they are: what was not counted is not stated."""
+    """The most records of one person, and how that is known; None if nothing tells."""
     options, most = config.data, _most(data)
     if most is not None and options.records_per_person is not None:  # `check_persons` has counted
         return Persons(options.records_per_person, "data.records_per_person")
@@ -93,22 +93,22 @@ def persons_of(config: ExperimentConfig, data: VerticalData) -> Persons | None:
 
 
 def uncounted(config: ExperimentConfig, data: VerticalData) -> str | None:
-    """What to say where the records that one person may have are said, and cannot be counted."""
+    """A sentence if data.records_per_person is set and records cannot be counted; else None."""
     bound = config.data.records_per_person
     return None if bound is None or data.persons is not None else UNCOUNTED.format(bound)
 
 
 def _most(data: VerticalData) -> int | None:
-    """Records of the person who has most; None where nothing names persons."""
+    """The most training records of one person; None if no column names persons."""
     if data.persons is None or not len(data.persons):
         return None
     return int(torch.unique(data.persons, return_counts=True)[1].max())
 
 
 def _alike(data: VerticalData) -> int:
-    """Training records of which no party can tell one from another, at most.
+    """The most training records that have the same features at every party.
 
-    By a hash of 64 bits of each: one that two records share by chance counts them as alike.
+    They are compared by a hash of 64 bits: two records that share one by chance count as alike.
     """
     drawn = np.random.default_rng(0)
     hashes = np.zeros(data.records, np.uint64)

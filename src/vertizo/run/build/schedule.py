@@ -1,4 +1,4 @@
-"""How long a run is, and its batches: rounds of the server, answers of each client."""
+"""The length of a run: rounds of the server, answers to each client, sizes of batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rounds_per_epoch(config: ExperimentConfig, data: VerticalData) -> int:
 
 
 def chooses_best(config: ExperimentConfig, data: VerticalData) -> bool:
-    """Whether validation records choose among several models, and clients are told which is best.
+    """Whether validation records choose the best of several models, and clients learn which it is.
 
     The first parameters are never chosen.
     """
@@ -34,17 +34,18 @@ def chooses_best(config: ExperimentConfig, data: VerticalData) -> bool:
 
 
 def steps_of_client(config: ExperimentConfig, records: int) -> int:
-    """Answers that one client trains on in the whole run; those that use no label ask nothing."""
+    """Answers that one client trains on in the whole run; 0 for clients that use no label."""
     if config.is_label_free:
         return 0
     return config.epochs * math.ceil(records / config.batch_size)
 
 
 def answers_expected(config: ExperimentConfig, records: int, clients: int) -> list[int]:
-    """Answers that each client is expected to train on, over which a falling rate comes to 0.
+    """Answers that each client is expected to train on, over which a learning rate may fall to 0.
 
-    Without ``rounds``, and in step, they are known. Where ``rounds`` ends asynchronous rounds, who
-    made how many is chance: they are shared out by pace, stragglers fewer, none more than its own.
+    Without ``rounds``, and in synchronous rounds, they are known. Where ``rounds`` ends
+    asynchronous training, chance decides: rounds are divided by pace, so that stragglers get fewer,
+    and none gets more than `steps_of_client`.
     """
     most = steps_of_client(config, records)
     rounds = most if config.rounds is None else config.rounds
@@ -67,10 +68,10 @@ def answers_expected(config: ExperimentConfig, records: int, clients: int) -> li
 
 
 def batch_sizes(config: ExperimentConfig, records: int, clients: int) -> tuple[int, ...]:
-    """Rows that the server model is given at once.
+    """The numbers of rows that the server model is evaluated on at once, sorted.
 
-    Those of a batch and of the last one, which may be short, at the table's point and at all
-    others of the queries that are answered together; and those of a secret sample.
+    They are those of a full batch and of an epoch's last, at the table's embeddings and at all
+    points of the queries that are answered together, and those of a secret sample.
     """
     together = clients if config.simulation.timing == "synchronous" else 1
     others = max(1, config.method.evaluations_per_query * together)
@@ -82,7 +83,7 @@ def batch_sizes(config: ExperimentConfig, records: int, clients: int) -> tuple[i
 
 
 def check_sizes(config: ExperimentConfig, records: int) -> None:
-    """Raise ConfigError for more records a batch than there are, or for none at all."""
+    """Raise ConfigError for a batch larger than the training set, or for no training record."""
     if not records:
         raise ConfigError(
             f"data.validation is {config.data.validation}, which leaves no record to train on"

@@ -1,4 +1,4 @@
-"""From a configuration, labels and embedding sizes to the label holder's party."""
+"""Building the label holder's party from the configuration, labels and sizes of embeddings."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def make_server(
     label_file: Path | None = None,
     encode: wire.Encode = wire.encode,
 ) -> ServerParty:
-    """The label holder, of data whose clients' features are not looked at.
+    """Make the label holder's party; of ``data``, clients' features are not read.
 
-    ``dims`` are d_h of every client. Its own randomness is ``stream``; it shares one with each
-    client, and ``public`` is everybody's. Secure noise and secret samples come from
-    ``random_bytes``. Without a ``charge`` the run has a ledger of its own; private labels are made
-    anew where no ``label_file`` keeps them.
+    ``dims`` are d_h of every client. ``stream`` is its own randomness, ``shared`` has that which it
+    shares with each client, and ``public`` is everybody's. Secure noise and secret samples come
+    from ``random_bytes``. Without a ``charge`` the run has a ledger of its own; without a
+    ``label_file`` private labels are made anew.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
@@ -148,7 +148,7 @@ def make_server(
 
 
 def _check_goal(config: ExperimentConfig, data: VerticalData) -> None:
-    """Raise ConfigError for an end at an accuracy where there is none."""
+    """Raise ConfigError if early stopping waits for an accuracy in a regression."""
     goal = config.early_stopping.accuracy
     if goal is not None and isinstance(data.task, Regression):
         raise ConfigError(
@@ -160,9 +160,9 @@ def _check_goal(config: ExperimentConfig, data: VerticalData) -> None:
 def _own_columns(
     config: ExperimentConfig, data: VerticalData
 ) -> tuple[dict[Purpose, Tensor], models.OwnFeatures | None]:
-    """The label holder's own columns by purpose, and what its model reads them with.
+    """The label holder's own columns by partition, and the features that its encoder reads.
 
-    Raises ConfigError where it has some and nothing would use them.
+    Raises ConfigError if it has columns that nothing would use.
     """
     if data.own is None:
         return {}, None
@@ -184,7 +184,7 @@ def _own_columns(
 def _forecast(
     config: ExperimentConfig, records: int, releases: Releases | None, parameters: int
 ) -> Iterable[str]:
-    """What to expect of a model of so many parameters under that noise."""
+    """Notes on what to expect of a model of so many parameters under that noise."""
     if releases is None:
         return ()
     shares = (config.data.class_shares or {}).values()
@@ -193,7 +193,7 @@ def _forecast(
 
 
 def _task(task: Task, classes: Tensor | None) -> Task:
-    """What is learned from raw labels, of classes with these weights."""
+    """The task on raw labels; its classes have these weights, if there are any."""
     if classes is None or not isinstance(task, Classification):
         return task
     return ClassWeighted(classes, task.positive)
@@ -205,9 +205,9 @@ def _final_head(
     served: ServerModel,
     model: Callable[[], DifferentiableModel],
 ) -> FinalHead | None:
-    """The raw head that the configuration names, or several to choose from.
+    """The raw head that the configuration names, or several to choose from; None for none.
 
-    ``served`` is the server's model, and ``model`` makes it once more, as it begins.
+    ``served`` is the server's model; ``model`` makes an untrained copy of it.
     """
 
     def made(kind: HeadName) -> FinalHead:
@@ -226,7 +226,7 @@ def _final_head(
 
 
 def _check_sums(config: ExperimentConfig, labels: int, dims: Sequence[int]) -> None:
-    """Raise ConfigError for embeddings that are no logits of the labels, where a server sums."""
+    """Raise ConfigError if a server sums embeddings that are no logits of several labels."""
     if config.server.reads_own or not config.data.has_several_labels:
         return
     for client, dim in enumerate(dims):
@@ -239,10 +239,10 @@ def _check_sums(config: ExperimentConfig, labels: int, dims: Sequence[int]) -> N
 
 
 def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:
-    """Refuse own features that the encoder does not take: now, since no query may be refused later.
+    """Raise ConfigError for own features that the encoder refuses, since no query may fail later.
 
-    Tokens are the only ones it may refuse, for being too large or negative. Under noise it takes
-    all: nothing that depends on the label holder's columns may end a run.
+    It may refuse tokens only, which are too large or negative. Under noise it takes all of them:
+    nothing that depends on the label holder's columns may end a run.
     """
     for purpose, rows in own.items():
         for place in {int(rows.amax(1).argmax()), int(rows.amin(1).argmin())} if len(rows) else ():
