@@ -1,4 +1,4 @@
-"""Who is active in a round, where that is drawn: the model of the papers' analyses."""
+"""Activation: clients that are drawn at random in each round, as in the papers' analyses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Activation:
         self._chunk: tuple[int, list[float]] = -1, []
 
     def draw(self, number: int, left: Collection[int]) -> int:
-        """The client of round ``number``, of those that are left, in proportion to their q_m."""
+        """Draw the client of round ``number`` among those left, in proportion to their q_m."""
         chunk, place = divmod(number, CHUNK)
         if self._chunk[0] != chunk:
             self._chunk = chunk, self._stream.generator(chunk).random(CHUNK).tolist()

@@ -1,7 +1,7 @@
-"""What a run tells trackers (`vertizo.run.loop.tracking`) and code of one's own while it goes on.
+"""Callbacks: trackers (`vertizo.run.loop.tracking`) and your own code, told of a run's events.
 
 A callback is any object with some of the methods of `Callback`; one that derives from it has all.
-No number of a run depends on what they do, and what they are given is theirs to keep. One that
+No number of a run depends on a callback, which gets copies of figures and may change them. One that
 raises ends the run, which can be continued from its last checkpoint.
 
     >>> from vertizo.config.schema import parse
@@ -31,39 +31,39 @@ from vertizo.core.suggestions import nearest
 
 @dataclass(frozen=True)
 class Tracked:
-    """The run that is told of; its name is of it alone, and the same when it resumes."""
+    """The run that callbacks are told of; its unique name stays the same when it resumes."""
 
     name: str
     config: ExperimentConfig
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A title for people: data, method, seed and control."""
         config = self.config
         control = "" if config.control == "none" else f"-{config.control}"
         return f"{config.data.title}-{short(config.method.name)}-seed{config.seed}{control}"
 
 
 class Callback:
-    """Each method does nothing unless a derived class does something."""
+    """Base of callbacks; each method does nothing until a derived class overrides it."""
 
     def on_start(self, run: Tracked, round_: int | None) -> None:
-        """Training begins, or goes on from a checkpoint of ``round_``, -1 where there was none.
+        """Training begins (``round_`` is None), or goes on from a checkpoint of that round.
 
-        What was told of later rounds before is told again. None where the run is new.
+        -1 stands for a resumed run without a checkpoint. Events of later rounds are told again.
         """
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        """An evaluation on the way: what becomes a line of ``metrics.jsonl``."""
+        """An evaluation during training was scored; ``row`` is its line of ``metrics.jsonl``."""
 
     def on_checkpoint(self, round_: int, path: Path) -> None:
         """A checkpoint was written: ``last``, ``best`` or ``raw_head`` of a run folder."""
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """The closing figures, as in ``summary.json``."""
+        """The run is over; ``summary`` has its closing figures, as in ``summary.json``."""
 
     def on_close(self, *, finished: bool) -> None:
-        """Nothing more is told; not ``finished`` where the run was broken off."""
+        """No further event follows; ``finished`` is false if the run was broken off."""
 
 
 EVENTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
@@ -71,16 +71,16 @@ EVENTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 @dataclass(frozen=True)
 class Listeners:
-    """All who are told of one run: in the order in which they were given."""
+    """All trackers and callbacks of one run, in the order in which they were given."""
 
     trackers: Mapping[str, Any]
-    """By what each was asked for (``--track``)."""
+    """Value of ``--track`` → the tracker that it asked for."""
     callbacks: Sequence[Any] = ()
 
     def tell(self, event: str, *told: Any, **more: Any) -> None:
-        """Call a method of each that has it.
+        """Call the method ``event`` of each listener that has it.
 
-        RunError where a tracker fails, in one line; what a callback raises stays as it is.
+        RunError if a tracker fails; what a callback raises is passed on.
         """
         for spec, tracker in self.trackers.items():
             with named(spec):
@@ -99,7 +99,7 @@ def _call(one: Any, event: str, told: Sequence[Any], more: Mapping[str, Any]) ->
 
 
 def check(callback: Any) -> None:
-    """Raise ConfigError for what is told nothing, or has a method that nothing calls."""
+    """Raise ConfigError for a callback without a known method, or with an unknown ``on_…``."""
     what = callback.__name__ if isinstance(callback, type) else type(callback).__name__
     if isinstance(callback, type):
         raise ConfigError(f"callback {what} is a class; give one that is made: {what}()")
@@ -116,7 +116,7 @@ def check(callback: Any) -> None:
 
 @contextmanager
 def named(spec: str) -> Iterator[None]:
-    """Whatever goes wrong in somebody else's package is one line that says where."""
+    """Turn any error of a tracker into a RunError of one line that names its ``--track``."""
     try:
         yield
     except (ConfigError, RunError):

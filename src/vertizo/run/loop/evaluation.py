@@ -1,4 +1,4 @@
-"""Figures of a run, simulated or served: of one evaluation, and of the whole at the end."""
+"""The figures of a run, simulated or served: of each evaluation, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from vertizo.run.loop.traffic import Traffic
 from vertizo.run.results.provenance import now
 
 HEAD, CHOSEN = "raw_head", "chosen_head"
+"""Keys of the raw head, and of how it was chosen, in summaries, checkpoints and rows."""
 WORSE = (
     "Its loss on test records is above the private head's; predictions are the private head's "
     "unless the raw one is asked for."
 )
-"""What summaries and checkpoints call it; also before its scores on test records in a row."""
+"""Words added to those on a raw head that does worse than the private one."""
 INTERVALS = "percentiles of a bootstrap over test records"
 TESTED = "test_scores"
-"""The file of `tested` among the checkpoints."""
+"""Name of the checkpoint that keeps what `tested` returns."""
 
 
 def score(job: Job, purpose: Purpose, *, closing: bool = False) -> Scores:
-    """Quality on a partition whose embeddings are all there; nothing where it has no records.
+    """Score a partition whose embeddings have all been uploaded; empty if it has no records.
 
     When ``closing``, test records have all figures of `vertizo.party.closing_scores`.
-    Raises NonFiniteError if training diverged; `diverged` says what to do. Where labels are
-    protected predictions alone decide that, as members see when a job ends: labels that are far
-    from all of them may make the loss infinite.
+    Raises NonFiniteError if training diverged; `diverged` says what to do. If labels are protected,
+    predictions alone decide that, since members see when a job ends: labels that are far from all
+    predictions may make the loss infinite.
     """
     if not len(job.data.labels[purpose]):
         return {}
@@ -53,7 +54,7 @@ def score(job: Job, purpose: Purpose, *, closing: bool = False) -> Scores:
 
 
 def diverged(job: Job, error: NonFiniteError) -> RunError:
-    """What to say of a run whose numbers left the finite ones."""
+    """The error of a run whose numbers are no longer finite, with advice."""
     return RunError(
         f"training diverged in round {job.party.round}: {error}; "
         "lower client.optimizer.learning_rate or server.optimizer.learning_rate, or raise "
@@ -64,7 +65,7 @@ def diverged(job: Job, error: NonFiniteError) -> RunError:
 def evaluation_row(
     job: Job, purpose: Purpose, scores: Scores, traffic: Traffic, times: Mapping[str, float]
 ) -> dict[str, Any]:
-    """One line of ``metrics.jsonl``: the scores on a partition, and traffic and times so far.
+    """Make a line of ``metrics.jsonl``: scores on a partition, traffic and times so far.
 
     The job's meters count since the last evaluation.
     """
@@ -90,7 +91,7 @@ def evaluation_row(
 
 
 def _head(state: JobState) -> dict[str, Any]:
-    """The section of a summary about the raw head, where one was wanted."""
+    """The section of a summary about the raw head; empty if none was wanted."""
     kind, row = state.job.config.server.final_head, state.scores.get("head")
     if kind == "private":
         return {}
@@ -102,9 +103,9 @@ def _head(state: JobState) -> dict[str, Any]:
 
 
 def tested(job: Job, model: Which) -> dict[str, Any]:
-    """What a run keeps of its test records: logits [records, outputs] by head, and labels.
+    """The logits [records, outputs] of test records by head, and their labels, for a checkpoint.
 
-    Empty where none was scored in whole, by this process.
+    Empty if this process has not scored all test records.
     """
     logits = job.party.scoring.tested
     if not logits:
@@ -114,7 +115,7 @@ def tested(job: Job, model: Which) -> dict[str, Any]:
 
 
 def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, Any]:
-    """The closing figures; what could not be scored without a silent member is None."""
+    """Make the closing figures; those that needed a silent member's embeddings are None."""
     job, config, party, task = state.job, state.job.config, state.job.party, state.job.data.task
     model = "last" if state.evaluations.best is None else "best"
     head, tests = _head(state), len(job.data.labels["test"])

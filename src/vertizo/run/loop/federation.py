@@ -1,4 +1,4 @@
-"""From a configuration and data to the parties of one simulated federation."""
+"""A simulated federation: all parties in one process, made from a configuration and data."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Federation(Stateful):
     STATE = ("parameters", "optimizers", "clients", "server", "simulator")
 
     config: ExperimentConfig
-    """Complete."""
+    """The complete configuration."""
     data: VerticalData
     made: list[MadeClient]
     server: ServerParty
     simulator: Simulator
     embedding_noise: EmbeddingStatement | None
-    """What noise on the clients' embeddings comes to, where there is some."""
+    """The guarantee of noise on the clients' embeddings; None without such noise."""
 
     def __post_init__(self) -> None:
         self.clients = self.simulator.clients
@@ -55,20 +55,20 @@ class Federation(Stateful):
         self.total_rounds = planned_rounds(self.config, self.data)
         notes = [note for client in self.made for note in client.notes]
         self.notes = tuple(dict.fromkeys([*notes, *self.server.side.notes]))
-        """What people should know of the models."""
+        """Notes for users on the models, a line each."""
 
     @property
     def releases(self) -> Releases | None:
-        """All that may depend on one record, where replies carry noise."""
+        """Releases that may depend on one record; None if replies carry no noise."""
         return self.server.side.plan.releases
 
     def start(self, *, upload_table: bool) -> None:
-        """Begin a new run."""
+        """Begin a new run: upload what is needed, then let every client ask."""
         self.upload(table=upload_table)
         self.simulator.start()
 
     def upload(self, *, table: bool) -> None:
-        """What comes before the first query."""
+        """Upload what is needed before the first query, and make private labels."""
         if self.server.wants_teaching:
             self.simulator.upload("teacher", self.data.records)
         self.server.make_labels()
@@ -76,14 +76,14 @@ class Federation(Stateful):
             self.simulator.upload("train", self.data.records)
 
     def statement(self) -> Statement:
-        """What the run guarantees."""
+        """The privacy statement of the whole run."""
         mix, noise = any(client.mixes_records for client in self.made), self.embedding_noise
         return statement_of(self.config, self.data, self.server, noise, models_mix=mix)
 
     def spent(self, statement: Statement) -> dict[str, Any]:
-        """How much was clipped so far, and the ε of what was answered, where these mean something.
+        """The clip fraction and the ε spent so far, where the run has them.
 
-        The statement is that of the whole run.
+        ``statement`` is that of the whole run.
         """
         server, plan = self.server, self.server.side.plan
         figures: dict[str, Any] = {}
@@ -102,16 +102,15 @@ class Federation(Stateful):
         return figures
 
     def privacy(self) -> dict[str, Any]:
-        """The statement, and what noise on embeddings comes to, for ``summary.json``."""
+        """The section ``privacy`` of ``summary.json``: the statement, and noise on embeddings."""
         noise = self.embedding_noise
         return self.statement().as_dict() | {"embedding_noise": noise and noise.as_dict()}
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The models alone: all parameters, and what else belongs to a model; live.
+        """The states of all models: parameters, and what else belongs to a model; not copies.
 
-        They are put in place by assignment, which raises KeyError, TypeError or ValueError if they
-        are those of other models.
+        Assigning loads them; KeyError, TypeError or ValueError if they are of other models.
         """
         return {
             "clients": [model.state() for model in self.models],
@@ -132,7 +131,7 @@ def build(
     observer: Observer | None = None,
     charge: Charge | None = None,
 ) -> Federation:
-    """All parties of one experiment, in one process; the observer sees every frame on the wire.
+    """Make all parties of one experiment; the observer sees every frame on the wire.
 
     Without a ``charge`` the run has a ledger of its own.
 
@@ -212,7 +211,7 @@ def build(
 
 @contextmanager
 def _as_of(name: str, config: ExperimentConfig) -> Iterator[None]:
-    """What is wrong with a party's own model is said of that key."""
+    """Make ConfigErrors about a party's own model name its key, ``client.models.NAME``."""
     try:
         yield
     except ConfigError as error:

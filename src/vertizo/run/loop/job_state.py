@@ -1,4 +1,4 @@
-"""Where a run stands and what comes next, from its first round to its end.
+"""The state machine of a job: where a run stands and what comes next, until its end.
 
 The one run loop of simulated and served jobs, as a state machine: a driver makes rounds and
 uploads, and this says which evaluation is due on which records, which model is the best, and when
@@ -57,7 +57,7 @@ STAGES: dict[Phase, str] = {
     "fitting": "over; members are told, then the raw head is fitted",
     "done": "over; members are told",
 }
-"""What a job does in each, for those who watch one that is served."""
+"""Phase → what the job does in it, for those who watch one over a network."""
 Which = Literal["now", "best"]
 Row = dict[str, Any]
 """One evaluation's figures."""
@@ -72,9 +72,9 @@ class Job:
     data: VerticalData
     party: ServerParty
     statement: Statement
-    """What the whole run guarantees."""
+    """The privacy statement of the whole run."""
     is_charged: bool = False
-    """Whether it is charged to a ledger that outlives the process."""
+    """Whether the run is charged to a ledger that outlives the process."""
 
     def __post_init__(self) -> None:
         config, records = self.config, self.data.records
@@ -143,7 +143,7 @@ class JobState(Stateful):
         self.last: Row = {}
         """Figures of the last evaluation during training."""
         self.stopping = Stopping(job.config.early_stopping)
-        """Early stopping: whether evaluations have ceased to get better."""
+        """Early stopping, by whether evaluations still get better."""
         self.is_due = False
         """Whether a round has ended since `tend` was last called."""
         self.scores: dict[str, Row | None] = {}
@@ -264,7 +264,7 @@ class JobState(Stateful):
     def accepts(self, client: int) -> list[Purpose]:
         """The partitions that a client may upload now, in the order in which they are wanted.
 
-        A server that was restarted wants the first of them again, of clients that are further.
+        A restarted server may want the first again, of clients that have uploaded further ones.
         """
         if self.phase == "uploading":
             return [purpose for purpose, missing in self._uploading.items() if client in missing]
@@ -284,9 +284,9 @@ class JobState(Stateful):
             self.phase = "fitting"
 
     def uploaded(self, client: int) -> bool:
-        """Note what a client has uploaded whole before the first query; whether training begins.
+        """Note a client's complete uploads before the first query; return whether training began.
 
-        It is asked for again where a server that was restarted has not seen all of it.
+        A partition that a restarted server has only in part is asked for again.
         """
         for purpose, missing in self._uploading.items():
             if self.job.party.has_uploaded(client, purpose):
@@ -300,8 +300,8 @@ class JobState(Stateful):
     def is_best(self, row: Row) -> bool:
         """Whether the evaluation under way, with these figures, is the best of the run so far.
 
-        Only validation records choose, and never the first parameters. Nor does what a head is
-        chosen by: those are of a model that was chosen before.
+        Only validation records choose, and never the first parameters. Evaluations by which a raw
+        head is chosen do not count: their model was chosen before.
         """
         best = self.evaluations.best
         chooses = self.evaluations.purpose == "validation" and self.job.party.round > 0
@@ -309,9 +309,9 @@ class JobState(Stateful):
         return chooses and (best is None or quality(row) > quality(best))
 
     def scored_before(self, row: Row) -> None:
-        """An evaluation has the figures that it was given before this process began, or RunError.
+        """Give an evaluation the figures that the journal has; RunError if uploads are missing.
 
-        One that is over already has had them.
+        Does nothing if that evaluation is over already.
         """
         one = self.evaluations
         if one.purpose is None or row["number"] != one.number:
@@ -389,7 +389,7 @@ class JobState(Stateful):
 
     @property
     def parameters(self) -> ServerModel:
-        """The server's model, which keeps them."""
+        """The server's model, whose state is its parameters."""
         return self.job.party.side.model
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run's spending is charged to: a ledger of its own, or one that outlives it."""
+"""Charging a run: to a ledger of its own, or to a file that outlives it and counts many runs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from vertizo.run.loop.federation import build
 
 
 def can_go_on(config: ExperimentConfig, *, begun: bool) -> bool:
-    """Whether a run that was broken off can go on without releasing anything anew.
+    """Whether an interrupted run can be resumed without releasing anything twice.
 
-    Not with secure noise, which is never the same again. Private labels are made once: the
-    checkpoint of a run that has ``begun``, or their file, has them.
+    Secure noise cannot be repeated, so a run with it cannot. Private labels are made once: the
+    checkpoint of a run that has ``begun``, or their file, keeps them.
     """
     privacy = config.privacy
     if privacy.noise != "secure" or privacy.mechanism not in ON_LABELS:
@@ -44,7 +44,7 @@ def can_go_on(config: ExperimentConfig, *, begun: bool) -> bool:
 
 @contextmanager
 def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator[Charge | None]:
-    """How a run of that name is charged to ``privacy.ledger``, closed at the end; None without one.
+    """Yield the charge of a run to ``privacy.ledger``, which is closed after; None without one.
 
     Raises:
         RunError: the ledger cannot be used, or has too little left.
@@ -65,7 +65,7 @@ def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator
 def charged_to(
     path: Path, config: ExperimentConfig, data: VerticalData, run: str, *, replays: bool
 ) -> Iterator[Charge]:
-    """As `charging`, to the ledger of that file; errors are raised when it is opened.
+    """Yield the charge of a run to the ledger ``path``; opening it raises as `charging` does.
 
     ``replays`` says whether a resumed run repeats its releases byte for byte.
     """
@@ -115,7 +115,7 @@ NEARLY = 1e-3
 
 
 def _check_left(ledger: DurableLedger, releases: Releases, seats: Sequence[int]) -> None:
-    """Refuse a new run of those clients that the ledger could not pay for to its end."""
+    """Raise RunError for a new run of those clients that the ledger cannot pay to its end."""
     if any(ledger.answered(client) is not None for client in range(ledger.budget.clients)):
         return  # it goes on, and what it needs was found to be there when it began
     left, needed = ledger.tally.left_of(seats), releases.queries
@@ -164,10 +164,10 @@ def check_records_free(config: ExperimentConfig, data: VerticalData) -> None:
 
 
 def set_apart(path: Path, config: ExperimentConfig, data: VerticalData, *, further: bool) -> None:
-    """Make a file for private labels, which the first run on it puts in.
+    """Make an empty file for private labels, which the first run on it fills.
 
-    ``further`` lets it be for records that another file is for, whose ε then adds to its own.
-    ConfigError or RunError where it cannot be made.
+    ``further`` admits records that another file is for already, whose ε then adds to this one's.
+    ConfigError or RunError if it cannot be made.
     """
     whole, secrets = complete(config, data), Stream.from_seed(config.seed)
     labels = private_labels(whole, data, secrets, os.urandom, path)
@@ -176,15 +176,17 @@ def set_apart(path: Path, config: ExperimentConfig, data: VerticalData, *, furth
 
 
 def file_of(folder: Path, config: ExperimentConfig) -> Path | None:
-    """Where a finished run was charged: its ledger or file of labels, if that is there."""
+    """The file that a finished run was charged to, a ledger or labels; None if there is none."""
     own = folder / ("labels" if config.privacy.mechanism in ON_LABELS else "ledger.sqlite")
     file = config.privacy.ledger or own
     return file if file.is_file() else None
 
 
 def charged_beside(path: Path) -> list[str]:
-    """A line for each other file that some of its records are charged to, today and as far as this
-    user's state folder knows; RunError where ``path`` cannot be read."""
+    """Describe other files that some records of ``path`` are charged to, a line each.
+
+    Of files that this user's state folder knows, as of now. RunError if ``path`` cannot be read.
+    """
     if label_file.has_labels(path):
         identity = label_file.read(path)[0].identity
     else:
@@ -196,7 +198,7 @@ def charged_beside(path: Path) -> list[str]:
 
 
 def check_exact(config: ExperimentConfig, statement: Statement) -> None:
-    """Raise ConfigError for a run without an ε of replies, which alone a ledger can count."""
+    """Raise ConfigError for a run whose replies have no exact ε, which a ledger counts."""
     if config.is_label_free:
         raise ConfigError("clients that use no label release nothing; leave the ledger out")
     if config.privacy.mechanism in ON_LABELS:
@@ -212,7 +214,7 @@ def check_exact(config: ExperimentConfig, statement: Statement) -> None:
 
 
 def _releases_of(config: ExperimentConfig, data: VerticalData) -> Releases:
-    """Of a run with a ledger of its own; ConfigError if it has no ε."""
+    """The releases of a run with a ledger of its own; ConfigError if it has no exact ε."""
     privacy = config.privacy.model_copy(update={"ledger": None})
     federation = build(config.model_copy(update={"privacy": privacy, "control": "none"}), data)
     check_exact(config, federation.statement())
@@ -221,14 +223,14 @@ def _releases_of(config: ExperimentConfig, data: VerticalData) -> Releases:
 
 
 def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:
-    """The budget that so many runs of one configuration need; ConfigError if it has no ε."""
+    """The budget that so many runs of one configuration need; ConfigError without exact ε."""
     return budget_of(_releases_of(config, data), config, data, runs)
 
 
 def budget_of(
     releases: Releases, config: ExperimentConfig, data: VerticalData, runs: int
 ) -> LedgerBudget:
-    """The budget that so many runs need, each with all these releases."""
+    """The budget of a ledger for so many runs, each of which makes all these releases."""
     secret = releases.secret and replace(releases.secret, count=releases.secret.count * runs)
     grid = releases.grid and releases.grid.times(runs)
     whole = replace(releases, queries=releases.queries * runs, secret=secret, grid=grid)

@@ -1,13 +1,13 @@
-"""All parties in one process, on a virtual clock.
+"""The simulator: all parties in one process, on a virtual clock.
 
-The simulator is one driver of the parties among others: it hands bytes from one to the other in an
-order that the links' random draws decide, counts them, and loses some. Given its seed, every
+It is one driver of the parties among others: it hands frames from one party to another in an order
+that the links' random draws decide, counts their bytes, and loses some. Given its seed, every
 transcript is the same, bit for bit, on one machine.
 
-*Asynchronous*: each client works at its own pace; whenever a query arrives the server answers it
-and steps, and the client, told, starts its next; with activation probabilities, the one that is
-drawn for the round. *Synchronous*: the server names a batch, all
-clients answer for it, and the step waits for the slowest.
+*Asynchronous*: each client works at its own pace. Whenever a query arrives the server answers it
+and steps; the client applies the reply and starts its next query. With activation probabilities,
+the client whose query arrives is drawn for each round. *Synchronous*: the server names a batch, all
+clients query it, and the step waits for the slowest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Drawn = Callable[[int], list[float]]
 
 
 class LinkDraws:
-    """The draws of one client's link, by number: nothing but counters needs to be saved."""
+    """Random delays and losses of one client's link, by number, so that only counters are saved."""
 
     def __init__(self, links: Links, client: int, stream: Stream) -> None:
         self._drop, self._slowdown = links.drop, links.stragglers.get(client, 1.0)
@@ -97,19 +97,20 @@ class Simulator(Stateful):
         self._asked: dict[int, Frame] = {}
         """Each client's open query."""
         self._events: list[tuple[float, int, int]] = []
-        """(when, which in order, whose query arrives)."""
+        """Heap of (time, sequence number, client whose query arrives)."""
         self._sequence = 0
 
     def start(self) -> None:
-        """Every client begins its first query; once, at the start of a run."""
+        """Let every client begin its first query; called once, at the start of a run."""
         self.server.train_between_queries()
         for index in range(len(self.clients)):
             self._begin(index)
 
     def step(self) -> bool:
-        """Go on until the server has made one more step; False when no client has work left.
+        """Run until the server has made one more step; False when no client has work left.
 
-        Raises RefusedError if a party refused a message: here that means training diverged.
+        Raises RefusedError if a party refuses a message, which in a simulation means that training
+        diverged.
         """
         before = self.server.round
         while self._events and self.server.round == before:
@@ -133,7 +134,7 @@ class Simulator(Stateful):
         return self.server.round > before
 
     def _drawn(self, activation: Activation) -> int:
-        """Whose query arrives next where that is drawn; the clock goes on to then."""
+        """Draw the client whose query arrives next, and move the clock to that time."""
         waiting = {index: event for event in self._events for index in event[2:]}
         index = activation.draw(sum(self.activations), waiting)
         self._events.remove(waiting[index])
@@ -141,7 +142,7 @@ class Simulator(Stateful):
         return index
 
     def _begin(self, index: int, after: float = 0.0) -> None:
-        """A client makes its next query, which will be at the server after its delay."""
+        """Let a client make its next query, and schedule its arrival at the server."""
         client = self.clients[index]
         if client.answered >= self._limit:
             return
@@ -155,7 +156,7 @@ class Simulator(Stateful):
         self._schedule(index, after + taken)
 
     def _is_lost(self, index: int) -> bool:
-        """Whether a client's next frame, up or down, is lost: then it asks again after a while."""
+        """Whether a client's next frame, up or down, is lost; then schedule a repeated query."""
         number = self._transmissions[index]
         self._transmissions[index] = number + 1
         if not self._draws[index].lost(number):
@@ -178,9 +179,9 @@ class Simulator(Stateful):
         self._sequence += 1
 
     def upload(self, purpose: Purpose, rows: int) -> None:
-        """Every client uploads its embeddings of one partition; the bytes are counted apart.
+        """Let every client upload its embeddings of one partition; the bytes are counted apart.
 
-        NonFiniteError if something on a card left its bounds since.
+        NonFiniteError if a number on a card has left its bounds since the last look.
         """
         for watch in (*(client.watch for client in self.clients), self.server.watch):
             watch.look()
@@ -195,7 +196,7 @@ class Simulator(Stateful):
                 self.server.receive_upload(frame)
 
     def restored(self) -> None:
-        """Have every client that was asking make its query again."""
+        """Let every client with an open query make it again, after a checkpoint was loaded."""
         self._events = [(when, sequence, index) for when, sequence, index in self._events]
         heapq.heapify(self._events)
         self._asked = {index: self.clients[index].ask() for _, _, index in self._events}

@@ -1,4 +1,4 @@
-"""When training ends early: by the figures of evaluations on validation records alone."""
+"""Early stopping: training ends early by evaluations on validation records alone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vertizo.party.metrics import quality
 
 @dataclass
 class Stopping(Stateful):
-    """How long nothing got better, and whether the goal was reached."""
+    """How many evaluations brought no improvement, and whether the goal was reached."""
 
     STATE = ("waited", "mark", "reached")
 
     options: EarlyStopping
     waited: int = 0
-    """Evaluations since the last that was better."""
+    """Evaluations since the last improvement."""
     mark: dict[str, float] = field(default_factory=dict)
-    """The figures of that one."""
+    """Validation figures of the last improvement; empty before the first evaluation."""
     reached: bool = False
-    """Whether an evaluation had the accuracy that was the goal."""
+    """Whether an evaluation has reached the accuracy that is the goal."""
 
     def hear(self, row: Mapping[str, Any]) -> None:
-        """Take in the figures of an evaluation on validation records, once training began."""
+        """Note the figures of an evaluation on validation records, after the first round."""
         better = not self.mark or quality(row) > quality(self.mark)
         if better and self.mark and self.options.min_delta:
             better = _figure(row) - _figure(self.mark) > self.options.min_delta
@@ -44,6 +44,6 @@ class Stopping(Stateful):
 
 
 def _figure(row: Mapping[str, Any]) -> float:
-    """What models are chosen by: a share where there are classes, else the loss with its sign."""
+    """The figure that models are chosen by: a share for classes, else the negative loss."""
     first, loss = quality(row)
     return first if "validation_accuracy" in row else loss

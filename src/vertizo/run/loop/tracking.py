@@ -1,7 +1,7 @@
-"""Evaluations of a run, handed on to TensorBoard or MLflow as they are made.
+"""Trackers: evaluations of a run, passed on to TensorBoard or MLflow as they are made.
 
-No number of a run depends on it. A run that goes on from a checkpoint goes on in the same place,
-and writes no evaluation twice.
+No number of a run depends on them. A resumed run goes on in the same place, and no evaluation is
+shown twice.
 
 =======================  ==============================================================
 ``tensorboard=DIR``      event files, in a folder of the run's own below DIR
@@ -30,19 +30,19 @@ from vertizo.run.loop.callbacks import Callback, Listeners, Tracked, named
 from vertizo.run.loop.callbacks import check as check_callback
 
 EXPERIMENT = "vertizo"
-"""What all runs belong to in MLflow."""
+"""MLflow's experiment that all runs belong to."""
 RUN_TAG = "vertizo.run"
-"""By which a run is found again."""
+"""MLflow's tag by which a resumed run is found again."""
 
 
 @contextmanager
 def opened(
     targets: Sequence[str], tracked: Tracked, callbacks: Sequence[Any] = ()
 ) -> Iterator[Listeners]:
-    """Trackers by what they were asked for (the table above) and ``callbacks``, closed at the end.
+    """Yield trackers for ``--track`` values (the table above) and ``callbacks``; close them after.
 
     Raises:
-        ConfigError: an unknown kind, a package is missing, or what is no callback.
+        ConfigError: an unknown kind, a package is missing, or an object is no callback.
         RunError: a tracker failed.
     """
     for callback in callbacks:
@@ -58,8 +58,8 @@ def opened(
 
 
 def check(targets: Sequence[str]) -> None:
-    """Raise ConfigError, before all begins, for an unknown kind, a place that cannot be, or a
-    missing package."""
+    """Raise ConfigError, before a run begins, for an unknown kind, a place that cannot be used, or
+    a missing package."""
     for spec in targets:
         kind, _, place = spec.partition("=")
         if not TRACKERS.knows(kind) or not place.strip():
@@ -87,7 +87,7 @@ def check(targets: Sequence[str]) -> None:
 
 
 def _check_folder(spec: str, place: str) -> None:
-    """Raise ConfigError unless a folder is there or can be made; nothing is made yet."""
+    """Raise ConfigError unless a folder exists or can be made; do not make it yet."""
     folder = Path(place).absolute()
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
@@ -106,7 +106,7 @@ def _make(spec: str, tracked: Tracked) -> Callback:
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row by name, in groups; what is no number is left out.
+    """The finite numbers of a row by grouped name; other values are left out.
 
     >>> figures({"round": 3, "test_loss": 0.5, "train_loss": None, "queries": [2, 1]})
     {'round': 3.0, 'test/loss': 0.5, 'queries/client0': 2.0, 'queries/client1': 1.0}
@@ -124,7 +124,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _TensorBoard(Callback):
-    """Event files in a folder of many runs."""
+    """Writes a run's event files for TensorBoard, in a folder of many runs."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
         self._folder = Path(place) / f"{tracked.title}-{tracked.name[:8]}"
@@ -158,7 +158,7 @@ class _TensorBoard(Callback):
 
 
 class _MlFlow(Callback):
-    """A run of MLflow's, in a folder or at the address of a store."""
+    """Records a run in MLflow, in a folder or at the address of a store."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
         _import_mlflow()
@@ -220,7 +220,7 @@ class _MlFlow(Callback):
 
 
 def _import_mlflow() -> None:
-    """MLflow, which would tell its makers of being used; nothing here may."""
+    """Import MLflow, with its reports of usage to its makers turned off."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow  # noqa: F401
 
@@ -234,7 +234,7 @@ TRACKERS: Registry[Callable[[str, Tracked], Callback]] = Registry(
 
 
 def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of the summary that no evaluation has."""
+    """Figures of the summary, under ``final/``, apart from those of evaluations."""
     chosen = {key: value for key, value in summary.items() if key.startswith("test_")}
     chosen |= {key: summary.get(key) for key in ("rounds_per_second", "peak_memory_mib")}
     chosen["epsilon"] = summary["privacy"].get("epsilon")
@@ -242,6 +242,6 @@ def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Names, files and contents."""
+    """(name, file, content) of the configuration and of the summary."""
     text = strict_json.text(summary, indent=2)
     return [("configuration", "config.yaml", config.to_yaml()), ("summary", "summary.json", text)]

@@ -1,4 +1,4 @@
-"""What goes over a wire in bulk: bytes as they are counted, and how uploads are cut."""
+"""Traffic: bytes on the wire as they are counted, and the sizes of upload frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 UPLOAD_ROWS = 4096
 """Most rows of one upload frame."""
 UPLOAD_BYTES = 2**24
-"""Most bytes of embeddings in one; wide embeddings come in fewer rows."""
+"""Most bytes of embeddings in one upload frame; wide embeddings come in fewer rows."""
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Traffic:
     table: int = 0
     """Uploads of all training embeddings into the table."""
     evaluation: int = 0
-    """Uploads for validation and test; not part of training."""
+    """Uploads for evaluations and a raw head; not part of training."""
     lost: int = 0
     """Messages that did not arrive."""
 

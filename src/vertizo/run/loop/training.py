@@ -1,4 +1,4 @@
-"""The run loop drives the simulator: rounds, evaluations, checkpoints, stopping and going on."""
+"""Training: drives a simulated job through rounds, evaluations and checkpoints to its end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from vertizo.run.results import checkpoint, summary_figures
 from vertizo.run.results.folder import RunFolder
 
 SAVED_EVERY = 30.0
-"""Seconds between two checkpoints, at least, if nobody asked for another interval."""
+"""Seconds between two checkpoints, at least, unless another interval is configured."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for a display."""
+    """The progress of a run, for a display."""
 
     round: int
     total: int
@@ -47,9 +47,9 @@ class Progress:
     loss: float | None
     """Mean training loss since the last evaluation."""
     metric: str | None
-    """What models are chosen by, at the last evaluation, on validation or else test records."""
+    """The last evaluation's figure that models are chosen by, as text; None before it."""
     epsilon: float | None
-    """ε of the whole run, where a guarantee holds."""
+    """ε of the whole run; None without a guarantee."""
 
 
 @dataclass(repr=False)
@@ -79,8 +79,8 @@ class Result:
 class Training(Stateful):
     """One run of a federation, new or resumed; ``progress`` is called a few times a second.
 
-    Without a folder everything is kept in memory. ``choice`` says how the method was chosen.
-    Its state lacks that of the federation, and the metrics.
+    Without a folder everything is kept in memory. ``choice`` says how the method was chosen. Its
+    own state does not hold that of the federation, nor the metrics.
     """
 
     STATE = (
@@ -115,7 +115,10 @@ class Training(Stateful):
         self._metrics: list[dict[str, Any]] = []
 
     def run(self, *, resume: bool) -> Result:
-        """Train, from the start or the last checkpoint, and sum up."""
+        """Train from the start or the last checkpoint; return figures and models.
+
+        RunError if training diverged or the budget is spent, Interrupted after a SIGINT.
+        """
         try:
             with stop_requests(signal.SIGINT) as stopped, np.errstate(all="ignore"):
                 self._begin(resume=resume)
@@ -175,13 +178,13 @@ class Training(Stateful):
             self._progress(self._where())
 
     def _check_stop(self, stopped: threading.Event) -> None:
-        """Leave a checkpoint and stop, if somebody asked for it."""
+        """Save a checkpoint and raise Interrupted, if somebody asked to stop."""
         if stopped.is_set():
             self._save()
             raise Interrupted(f"stopped in round {self._job.party.round}")
 
     def _end(self, stopped: threading.Event) -> Result:
-        """Sum up, unless somebody asked to stop."""
+        """Score the last evaluations and write the summary, unless somebody asked to stop."""
         folder = self._folder
         summary = folder.summary() if folder is not None else None
         if summary is None:
@@ -209,7 +212,7 @@ class Training(Stateful):
         return Progress(here, self._job.rounds, self._seconds, megabytes, loss, metric, of_all)
 
     def _evaluate(self) -> None:
-        """Score the evaluation under way; what is on the way is also a row of the metrics."""
+        """Score the evaluation under way; one during training also becomes a row of the metrics."""
         federation, simulator, state = self.federation, self.federation.simulator, self._state
         purpose, model = state.evaluations.purpose, state.evaluations.model
         assert purpose is not None, "an evaluation is under way"
@@ -253,7 +256,7 @@ class Training(Stateful):
             self._write("best", {**self._best_parameters, "round": best["round"]})
 
     def _save(self) -> None:
-        """Leave a checkpoint."""
+        """Save a checkpoint, if there is a folder."""
         if self._folder is not None:
             self._folder.sync_metrics()
             more = {
@@ -302,23 +305,23 @@ class Training(Stateful):
         }
 
     def _evaluations_per_round(self) -> int:
-        """Evaluations of the server model: of the queries, the table, the update."""
+        """Evaluations of the server model in a round: for queries, the table and its update."""
         job, method = self._job, self._job.config.method
         replaced = (job.party.clients if job.synchronous else 1) * method.evaluations_per_query
         return replaced + method.server_steps * (1 + job.party.side.update.evaluations)
 
 
 def _copied(models: dict[str, Any]) -> dict[str, Any]:
-    """Of `Federation.parameters`, as they are now."""
+    """A copy of `Federation.parameters`."""
     clients = [copied(state) for state in models["clients"]]
     return {"clients": clients, "server": copied(models["server"])}
 
 
 @contextmanager
 def stop_requests(*signals: signal.Signals) -> Iterator[threading.Event]:
-    """Set by the first of these signals; a second one stops at once.
+    """Yield an event that the first of these signals sets; a second one stops at once.
 
-    Nothing sets it where this is not the main thread, the only one that signals reach.
+    Outside the main thread, the only one that signals reach, nothing sets it.
     """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
