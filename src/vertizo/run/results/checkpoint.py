@@ -1,4 +1,4 @@
-"""State as one safetensors file that is either there whole or not at all.
+"""Checkpoints: a state as one safetensors file, which is written whole or not at all.
 
 A state is nested dicts and lists of tensors, bytes and plain values. Tensors and bytes become
 tensors of the file, everything else JSON in its metadata; no pickle is involved.
@@ -41,19 +41,19 @@ NAMES = {
     "torch.uint8": "U8",
     "torch.bool": "BOOL",
 }
-"""What the format calls them."""
+"""PyTorch's dtype → its name in the safetensors format."""
 Part = bytes | memoryview
 Write = Callable[[Part], None]
 SHARE = 0.05
-"""Of the time spent, at most, that checkpoints take."""
+"""Share of a run's time that checkpoints may take, at most."""
 
 
 def save(path: Path, state: Any) -> None:
     """Write ``state``; a crash at any moment leaves the old file or the new one.
 
-    Its owner alone may read it: states hold keys of noise, and what labels can be worked out from.
-    Tensors go from their place to the file: there is no second copy of a large one. RunError if it
-    cannot be written.
+    Only its owner may read the file: states hold keys of noise, and numbers that reveal labels.
+    Tensors are written from where they are, without a second copy. RunError if it cannot be
+    written.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, tensors))
@@ -62,7 +62,7 @@ def save(path: Path, state: Any) -> None:
 
 
 def _write(write: Write, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The safetensors format: length of the header, header, and what it says is where."""
+    """Write the safetensors format: the header's length, the header, the tensors it places."""
     largest_first = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)  # to align
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
@@ -116,19 +116,19 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def keep(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """`write_atomically` what a later command trusts: the folder's list has its digest."""
+    """Write as `write_atomically` does, and list the file's digest in its folder."""
     with _whole(path, mode, listed=True) as write:
         write(content)
 
 
 def kept(path: Path, advice: str = digests.ADVICE) -> bytes:
-    """What `keep` wrote; RunError where it cannot be read, or is damaged."""
+    """Read what `keep` wrote; RunError if it cannot be read or is damaged."""
     with reading(path):
         return digests.content(path, advice)
 
 
 def kept_text(path: Path, advice: str = digests.ADVICE) -> str:
-    """`kept` as text, which it must be."""
+    """Read text that `keep` wrote; RunError if it cannot be read, is damaged or is no text."""
     try:
         return kept(path, advice).decode()
     except UnicodeDecodeError as error:
@@ -137,7 +137,7 @@ def kept_text(path: Path, advice: str = digests.ADVICE) -> str:
 
 @contextmanager
 def telling(words: str, advice: str = "") -> Iterator[None]:
-    """What the system refuses inside is one line: the words, its reason, and the advice."""
+    """Turn an OSError inside into a RunError: the words, the system's reason, the advice."""
     try:
         yield
     except OSError as error:
@@ -145,18 +145,18 @@ def telling(words: str, advice: str = "") -> Iterator[None]:
 
 
 def writing(path: Path) -> AbstractContextManager[None]:
-    """A disk that is full or broken is told in one line that names what was to be written."""
+    """Turn an OSError inside into a RunError that says that ``path`` cannot be written."""
     return telling(f"{path} cannot be written")
 
 
 def reading(path: Path) -> AbstractContextManager[None]:
-    """A disk that cannot be read is told in one line that names what was to be read."""
+    """Turn an OSError inside into a RunError that says that ``path`` cannot be read."""
     return telling(f"{path} cannot be read")
 
 
 @contextmanager
 def going_on_from(path: Path) -> Iterator[None]:
-    """A state that is not one of those that were saved is told in one line."""
+    """Turn errors of restoring the state of ``path`` into a RunError with its likely cause."""
     try:
         yield
     except UserError:
@@ -174,12 +174,12 @@ def going_on_from(path: Path) -> Iterator[None]:
 
 
 def _writer(metadata: Mapping[str, str]) -> str:
-    """The version that wrote a file, for people."""
+    """The name of the version that wrote a file, for messages."""
     return f"vertizo {metadata[WRITER]}" if WRITER in metadata else "another vertizo"
 
 
 def _other_writer(path: Path) -> str | None:
-    """The version that wrote a file, if it says that it was another one."""
+    """The name of the version that wrote a file, if it was another than this; else None."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -190,10 +190,10 @@ def _other_writer(path: Path) -> str | None:
 
 @contextmanager
 def _whole(path: Path, mode: int, *, listed: bool = False) -> Iterator[Write]:
-    """A file that takes another's place once it is on the disk; of a failure nothing is left.
+    """Write a file that replaces ``path`` once it is on the disk; a failure leaves nothing.
 
-    Whatever has its temporary name is removed and not written to: what a killed process left, or
-    a link or an open file of somebody who waits for the content.
+    What has its temporary name already is removed, never written to: it may be left by a killed
+    process, or be a link or an open file of somebody who waits for the content.
     """
     temporary = path.with_name(path.name + ".partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.NO_LINKS | system.CLOSED_ON_EXEC

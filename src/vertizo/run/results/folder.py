@@ -34,12 +34,12 @@ from vertizo.data.prepared import Preparation
 from vertizo.run.results import checkpoint, provenance
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
-"""What a run writes beside its configuration."""
+"""Files that a run writes beside its configuration."""
 CLOSING = ("method", "dataset", "model", "seconds", "privacy")
-"""What every summary has."""
+"""Keys that every summary has."""
 EDITED = "put it back as it was; if you edited it, begin a run of it: vertizo train {} --out FOLDER"
 STUDIES = ("comparison.json", "worth.json", "tune.json")
-"""What other commands leave in folders of theirs."""
+"""Files by which folders of studies are known."""
 
 
 class RunFolder:
@@ -50,10 +50,10 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
         self.rows = 0
-        """Of the metrics, as they were last read and added to."""
+        """Lines of the metrics, as last read and added to."""
 
     def check_is_new(self) -> None:
-        """Raises RunError if the folder holds a run already, or cannot be one."""
+        """Raise RunError if the folder holds a run already, or cannot become one."""
         with checkpoint.telling(f"--out {self.path} cannot be used"):
             if self.path.exists() and not self.path.is_dir():
                 raise RunError(f"--out {self.path} is a file; name a folder")
@@ -77,7 +77,7 @@ class RunFolder:
             )
 
     def check_is_for(self, study: str) -> None:
-        """Raises RunError if the folder holds a run, or a study whose file is another one."""
+        """Raise RunError if the folder holds a run, or another study than the one of that file."""
         with checkpoint.telling(f"--out {self.path} cannot be used"):
             if (self.path / "config.yaml").exists():
                 raise RunError(f"--out {self.path} holds a run; name another folder")
@@ -86,7 +86,7 @@ class RunFolder:
                     raise RunError(f"--out {self.path} holds {other}; name another folder")
 
     def make(self) -> None:
-        """Make the folder and those in it, or raise RunError."""
+        """Make the folder and its subfolder of checkpoints, or raise RunError."""
         with checkpoint.writing(self.path):
             (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
 
@@ -119,7 +119,7 @@ class RunFolder:
             raise
 
     def run_name(self) -> str:
-        """What the run is called in a ledger that outlives it; RunError where there is no run."""
+        """The run's name in a ledger that outlives it; RunError if there is no run."""
         return checkpoint.kept_text(self.path / "run_name")
 
     def config(self) -> ExperimentConfig:
@@ -140,7 +140,7 @@ class RunFolder:
         return config.load(path)
 
     def preparation(self) -> Preparation | None:
-        """How the run's table was prepared; None where it has none; RunError where damaged."""
+        """The preparation of the run's table; None without a table, RunError if damaged."""
         path = self.path / "preparation.json"
         if not path.exists():
             return None
@@ -150,12 +150,12 @@ class RunFolder:
             raise RunError(f"{path} cannot be used: {error}") from None
 
     def is_of(self, settings: ExperimentConfig) -> bool:
-        """Whether its run is of these settings, but for those that change no number."""
+        """Whether its run has these settings, apart from those that change no number."""
         plain = {"checkpoint_seconds": 0.0, "threads": 1}
         return settings.model_copy(update=plain) == self.config().model_copy(update=plain)
 
     def changed_files(self, settings: ExperimentConfig) -> list[str]:
-        """Which of the settings' tables hold something else than when the run began."""
+        """Names of the settings' tables whose content has changed since the run began."""
         known = (self.provenance() or {}).get("files")
         if not known:
             return []
@@ -164,7 +164,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes into the folder inside; released when the process ends, however."""
+        """Lock the folder, until the process ends at the latest; RunError if another has it."""
         with checkpoint.telling(f"{self.path} cannot be used"):
             handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
         with os.fdopen(handle):
@@ -175,7 +175,7 @@ class RunFolder:
             yield
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one evaluation's figures, after the last whole line, or raise RunError."""
+        """Append one evaluation's figures after the last whole line, or raise RunError."""
         line = _line(row).encode()
         with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab+") as file:
             end = file.tell()
@@ -189,7 +189,7 @@ class RunFolder:
     def metrics(self, at_least: int = 0) -> list[dict[str, Any]]:
         """All evaluations' figures; RunError where some are damaged, or fewer than ``at_least``.
 
-        What is after the last line's end is left out: a crash, or one that writes now, left it.
+        A last line without its end is left out: it is still being written, or a crash cut it.
         """
         found = self._metrics() if self.metrics_file.exists() else []
         if len(found) < at_least:
@@ -208,7 +208,7 @@ class RunFolder:
         return [self._row(number, line) for number, line in enumerate(lines, 1) if line]
 
     def _row(self, number: int, line: bytes) -> Any:
-        """One line of the metrics."""
+        """Parse one line of the metrics; RunError if it is not what was written."""
         try:
             return digests.without_digest(json.loads(line))
         except ValueError:
@@ -218,18 +218,18 @@ class RunFolder:
             ) from None
 
     def sync_metrics(self) -> None:
-        """Have on the disk what a checkpoint counts on."""
+        """Flush the metrics to the disk, before a checkpoint counts on them."""
         with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab") as file:
             os.fsync(file.fileno())
 
     def rewind_metrics(self, round_: int) -> None:
-        """Forget evaluations that a resumed run will make again."""
+        """Drop evaluations after ``round_``, which a resumed run makes again."""
         kept = [row for row in self.metrics() if row["round"] <= round_]
         text = "".join(map(_line, kept))
         checkpoint.write_atomically(self.metrics_file, text.encode())
 
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, and say where."""
+        """Write a checkpoint; return its path."""
         checkpoint.save(self._checkpoint(name), state)
         return self._checkpoint(name)
 
@@ -240,7 +240,7 @@ class RunFolder:
             return {**state, **{field: state[field] for field in fields}}
 
     def going_on_from(self, name: str) -> AbstractContextManager[None]:
-        """What does not fit in a checkpoint ends what is inside in one line."""
+        """Turn errors of restoring a checkpoint into a RunError (`checkpoint.going_on_from`)."""
         return checkpoint.going_on_from(self._checkpoint(name))
 
     def has(self, name: str) -> bool:
@@ -251,18 +251,18 @@ class RunFolder:
         return self.path / "checkpoints" / f"{name}.safetensors"
 
     def provenance(self) -> dict[str, Any] | None:
-        """What `vertizo.run.results.provenance` found as the run began; None for an older run."""
+        """The provenance that was recorded as the run began; None if an old version began it."""
         return self._read_json(self.path / provenance.NAME)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the closing figures, before which the metrics get their digest."""
+        """List the digest of the metrics, then write the closing figures."""
         with checkpoint.writing(self.metrics_file):
             if self.metrics_file.exists():
                 digests.add(self.metrics_file)
         checkpoint.keep(self.summary_file, f"{strict_json.text(summary, indent=2)}\n".encode())
 
     def summary(self) -> dict[str, Any] | None:
-        """The closing figures, None if the run is unfinished; RunError where some are gone."""
+        """The closing figures; None if the run is unfinished, RunError if some are missing."""
         found = self._read_json(self.summary_file)
         if found is None or isinstance(found.get("queries"), int):  # of a member, who knows little
             return found
@@ -289,7 +289,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 @contextmanager
 def new_folder(name: str) -> Iterator[Path]:
-    """A folder below ``runs``, taken at once so that no other run picks it; removed if unused.
+    """Make a new folder below ``runs``, so that no other run takes it; remove it if unused.
 
     Raises RunError if it cannot be made.
     """

@@ -1,4 +1,4 @@
-"""HTML for notebooks: sentences and tables, in which every text is escaped."""
+"""HTML for notebooks: paragraphs and tables in which every text is escaped."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def table(rows: Iterable[Sequence[str]], headings: Sequence[str] = (), caption: 
 
 
 def folded(name: str, html: str) -> str:
-    """Something that is shown once its name is clicked."""
+    """HTML that is folded away and shown once its name is clicked."""
     return f"<details><summary>{escape(name)}</summary>{html}</details>"

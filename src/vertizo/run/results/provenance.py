@@ -1,4 +1,4 @@
-"""What a figure comes from: time, commit, versions, processor and files.
+"""Provenance: the time, commit, versions, processor and files that figures come from.
 
 A run keeps it as ``provenance.json`` in its folder.
 """
@@ -26,22 +26,22 @@ from vertizo.core.version import VERSION
 
 NAME = "provenance.json"
 PACKAGES = ("torch", "numpy", "scipy", "cryptography", "grpcio")
-"""Those that randomness, numbers and messages depend on."""
+"""Packages that randomness, numbers and messages depend on."""
 _KINDS = {"cpu family": "family", "model": "model"}
-"""What Linux tells of a processor, and how we call it."""
+"""Linux's name of a fact about the processor → our word."""
 CODE = Path(__file__).parents[1]
 """The package's own folder."""
 
 
 def now() -> str:
-    """By this machine's clock, in UTC, as ISO 8601 in whole seconds."""
+    """The time by this machine's clock, in UTC, as ISO 8601 in whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def begun(files: Iterable[Path | None]) -> dict[str, Any]:
-    """Of a run that begins now: ``started``, ``versions``, ``commit``, ``processor``, ``files``.
+    """The provenance of a run that begins now, as ``provenance.json`` has it.
 
-    ``files`` holds the SHA-256 of each file, and ``key`` what `sealed` takes.
+    ``files`` holds the SHA-256 of each file, and ``key`` a new random key for `sealed`.
 
     Raises:
         DataError: a file cannot be read.
@@ -66,15 +66,15 @@ def digests(files: Iterable[Path | None]) -> dict[str, str]:
 
 
 def sealed(digest: str, key: str) -> str:
-    """A file's SHA-256 as others may see it: its HMAC-SHA256 by a run's key, both as they are kept.
+    """A file's SHA-256 as others may see it: HMAC-SHA256 of the hex digest under a run's key.
 
-    The plain one would tell a label to whoever knows all the rest of the file, by trying.
+    The digest itself would tell a label to whoever knows the rest of the file, by trying values.
     """
     return hmac.digest(key.encode(), digest.encode(), "sha256").hex()
 
 
 def _digest(path: Path) -> str:
-    """`sha256_of`, once for a file as it is: a comparison asks for each of its runs."""
+    """`sha256_of`, cached until the file changes, since a comparison asks in each of its runs."""
     try:
         now = path.stat()
     except OSError:
@@ -88,7 +88,7 @@ def _digest_as_of(path: Path, *_: int) -> str:
 
 
 def versions() -> dict[str, str]:
-    """This package's, Python's, the system's, and those of packages that results depend on."""
+    """Versions of this package, Python, the system, and the packages that results depend on."""
     found = {"vertizo": VERSION, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -100,8 +100,8 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """The commit of this package's checkout as the process first asked, with a + where tracked
-    files had changed since; empty where the package is not run from its checkout."""
+    """The commit of this package's checkout, with a + if tracked files had changed, as of the
+    first call; empty if the package is not run from its checkout."""
     ask = ("git", "-C", str(CODE), "describe", "--always", "--dirty=+", "--exclude=*")
     root = ("git", "-C", str(CODE), "rev-parse", "--show-toplevel")
     try:
@@ -117,8 +117,8 @@ def commit() -> str:
 
 @cache
 def processor() -> str:
-    """The processor as the operating system calls it, and what decides how arithmetic rounds on it:
-    its family and model, which instructions PyTorch takes, and how the kernels add."""
+    """The processor's name, and what decides how arithmetic rounds on it: its family and model, the
+    instructions that PyTorch uses, and how the kernels add."""
     named: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -131,7 +131,7 @@ def processor() -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """What ``sha256sum`` prints for a file; DataError where it cannot be read."""
+    """The SHA-256 of a file, in hexadecimal; DataError if it cannot be read."""
     try:
         return of_file(path)
     except OSError as error:

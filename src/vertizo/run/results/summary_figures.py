@@ -1,4 +1,4 @@
-"""The closing figures of a run as people read them: for a terminal's table and for a notebook."""
+"""The closing figures of a run as text, for a terminal's table, or as HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vertizo.run.results import html_form
 
 Summary = Mapping[str, Any]
 BOUNDS = "  95 % (bootstrap)"
-"""Below a figure, where it lies by `vertizo.party.closing_scores`."""
+"""Name of the row below a figure that has its interval (`vertizo.party.closing_scores`)."""
 NOT_PAID = "training the clients has not paid"
-"""How a verdict ends where the best control is ahead."""
+"""The end of a verdict if the best control is ahead."""
 
 
 def size_text(count: float) -> str:
@@ -32,7 +32,7 @@ def size_text(count: float) -> str:
 
 
 def rows(summary: Summary) -> list[tuple[str, str]]:
-    """What to call each figure, and its text; those of test records only where there are some."""
+    """Each figure's name and text; on validation records if there are no test records."""
     lines = scores_of("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = scores_of("validation", summary, summary.get("best") or {})
@@ -71,7 +71,7 @@ NEEDED = (
 
 
 def brief(summary: Summary) -> list[tuple[str, str]]:
-    """What a person needs of `rows`: the first figure of each head, its interval, costs, ε."""
+    """The main ones of `rows`: the first figure of each head, its interval, costs and ε."""
     lines = rows(summary)
     raw = next((at for at, (name, _) in enumerate(lines) if name.startswith("raw head: ")), 0)
     bounds = 1 if lines[1][0] == BOUNDS else 0
@@ -79,7 +79,7 @@ def brief(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _numbers(dims: Sequence[int]) -> str:
-    """How many the embedding of a record has, of all clients together and of each.
+    """The sizes of a record's embeddings as text: of all clients together, and of each.
 
     >>> _numbers([16, 16, 3]), _numbers([5])
     ('35 (16 + 16 + 3)', '5')
@@ -89,16 +89,16 @@ def _numbers(dims: Sequence[int]) -> str:
 
 
 def _per_person(privacy: Summary) -> list[tuple[str, str]]:
-    """ε of a person, where one may have several records."""
+    """The row with a person's ε, if one may have several records."""
     if (most := privacy.get("records_per_person") or 1) == 1:
         return []
     return [("per person", f"ε {bound_text(privacy['epsilon_per_person'], 3)}, {most:,} records")]
 
 
 def statements(summary: Summary) -> list[tuple[str, str]]:
-    """How the method was chosen, what is guaranteed, and of a raw head that nothing is.
+    """Sentences on how the method was chosen, what is guaranteed, and on a raw head, with names.
 
-    Each as what to call it, and the words.
+    References without a federation, if the summary has some, come first.
     """
     sections = (("method auto", "choice"), ("privacy", "privacy"), ("raw head", "raw_head"))
     found = [
@@ -111,7 +111,7 @@ def statements(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _without(about: Summary) -> str:
-    """What models predict without a federation."""
+    """A sentence on the figures of models without a federation."""
 
     def figures(each: Mapping[str, float]) -> str:
         by = {"linear": "a linear model"}
@@ -127,9 +127,10 @@ def _without(about: Summary) -> str:
 
 
 def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
-    """Whether a run is seen to be ahead of clients that learn nothing; None without test records.
+    """A verdict on whether a run beats its controls, whose clients learn nothing; None without
+    test records or controls.
 
-    By the first figure that has an interval: the best control's must lie outside it.
+    It is ahead by the first figure that has an interval, if the best control's lies outside that.
     """
     names = ("auc", "accuracy", "pinball", "huber", "rmse")
     name = next((name for name in names if run.get(f"test_{name}_low") is not None), None)
@@ -156,7 +157,7 @@ def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
 
 
 def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:
-    """The task's measures on some records; ``purpose`` says which."""
+    """Names and texts of the task's scores on the records of one ``purpose``."""
 
     def score(name: str) -> Any:
         return scores.get(f"{purpose}_{name}")
@@ -203,13 +204,13 @@ def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str
 def _of_labels(
     purpose: str, summary: Summary, scores: Summary
 ) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-    """Of each of several labels its AUC."""
+    """Yield the row with the AUC of each of several labels."""
     for place, label in enumerate(summary.get("labels") or (), 1):
         yield f"  AUC of {label}", "{:.4f}", (scores.get(f"{purpose}_auc_{place}"),)
 
 
 def metric_text(row: Summary) -> str | None:
-    """The last figure that models are chosen by, of an evaluation; None before the first.
+    """The figure of an evaluation that models are chosen by, as text; None for losses.
 
     >>> metric_text({"validation_loss": 0.3, "validation_accuracy": 0.9})
     'acc 90.0 %'
@@ -227,22 +228,22 @@ def _model(summary: Summary) -> str:
 
 
 def privacy_text(privacy: Summary) -> str:
-    """A statement in a few words, for a table."""
+    """A privacy statement in a few words, for a table."""
     if privacy["epsilon"] is None:
         return str(privacy["guarantee"])
     return f"{privacy['guarantee']}: ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g}"
 
 
 def line(summary: Summary) -> str:
-    """The figures in one line."""
+    """A run's figures in one line."""
     figures = ", ".join(f"{name.strip()} {text}" for name, text in rows(summary))
     return f"{summary['method']} on {summary['dataset']}: {figures}"
 
 
 def html(summary: Summary, privacy: str | None = None) -> str:
-    """For a notebook: the first figure, what is guaranteed, what a person needs, all else folded.
+    """A summary as HTML: the first figure, what is guaranteed, the main figures, the rest folded.
 
-    ``privacy`` is said in place of the summary's own words on it.
+    ``privacy`` takes the place of the summary's own words on it.
     """
     said = dict(statements(summary))
     guaranteed = {name: said.pop(name) for name in ("privacy", "raw head") if name in said}
