@@ -1,4 +1,4 @@
-"""What is and is not protected in a run, in plain words, from its configuration and statement."""
+"""Explanations: what a run protects and what not, in plain words, from its privacy statement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vertizo.run.build.coverage import STRATIFIED, by_time
 from vertizo.run.build.label_free import controlled
 
 WEAK = 0.8
-"""Label advantage from which on a promise is called weak: right nine times of ten."""
+"""Label advantage above which a promise is called weak: a guess is right nine times of ten."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Explanation:
     guarantee: str
     """``exact``, ``simulated``, ``published`` or ``none``."""
     promise: str
-    """What somebody signs, as a success rate."""
+    """The promise that somebody signs, as a success rate of guessing."""
     summary: str
     protected: tuple[str, ...]
     not_protected: tuple[str, ...]
@@ -158,7 +158,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
 
 
 def _several(privacy: Mapping[str, Any]) -> str:
-    """What is said of a person with more records than the figures are for."""
+    """A sentence on persons with more records than the figures are for."""
     most = privacy.get("records_per_person")
     if most is None:
         return (
@@ -169,7 +169,7 @@ def _several(privacy: Mapping[str, Any]) -> str:
 
 
 def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
-    """Why features are not covered, where labels are."""
+    """The reason why features are not covered though labels are, as an ending; or empty."""
     if not is_bounded(privacy):
         return ""
     if config.privacy.mechanism in ON_LABELS:

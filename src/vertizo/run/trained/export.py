@@ -1,4 +1,4 @@
-"""A finished run's models for other programs: as ``state_dict`` or as ONNX, a file for each party.
+"""Exports of a finished run's models, as ``state_dict`` or as ONNX, a file for each party.
 
 A client's model takes its prepared features [batch, …] and gives embeddings; the server's takes the
 joined embeddings, with the label holder's own prepared features behind them, and gives logits (of a
@@ -41,12 +41,12 @@ ENDINGS: dict[Format, str] = {"torch": ".pt", "onnx": ".onnx"}
 
 @dataclass(frozen=True)
 class Part:
-    """One party's trained model, and rows that it takes."""
+    """One party's trained model, and example rows for it."""
 
     name: str
     module: nn.Module
     example: Tensor
-    """[2, …]."""
+    """Two rows that the model takes, [2, …]."""
 
 
 class Encoded(nn.Module):
@@ -66,7 +66,7 @@ class Encoded(nn.Module):
 
 
 def module_of(model: Model) -> nn.Module:
-    """The module that a model is, in evaluation mode; ConfigError for a plain function."""
+    """A model as a PyTorch module in evaluation mode; ConfigError for a plain function."""
     if isinstance(model, TorchModel | LinearStack) and model.module is not None:
         return model.module.eval()
     if isinstance(model, Pretrained):
@@ -78,11 +78,12 @@ def module_of(model: Model) -> nn.Module:
 
 
 def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
-    """The models of a finished run: of all parties, or of those names; ``server`` is one, which
-    the label holder's own columns may name as well.
+    """The models of a finished run: of all parties, or of those named.
+
+    The server's is called ``server``, or by the name of the label holder's own columns.
 
     Raises:
-        UserError: it is unfinished, a name is unknown, or a model is no module.
+        UserError: the run is unfinished, a name is unknown, or a model is no module.
     """
     predictor = Predictor.load(run)
     federation = predictor.parties()
@@ -120,7 +121,7 @@ def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
 
 
 def export(part: Part, folder: Path, form: Format) -> Path:
-    """Write one model into a folder that is there; the file.
+    """Write one model into an existing folder; return the file's path.
 
     Raises:
         ConfigError: a package is missing.
@@ -143,7 +144,7 @@ def export(part: Part, folder: Path, form: Format) -> Path:
 
 
 def file_name(party: str) -> str:
-    """What a party's file is called, without its ending."""
+    """The name of a party's file, without its ending."""
     return party.replace("/", "_").lstrip(".") or "_"
 
 
@@ -182,7 +183,7 @@ def _onnx(part: Part, path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch's exporter says much on its way; what matters is whether it arrives."""
+    """Silence logs and warnings of PyTorch's exporter, whose errors say what matters."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

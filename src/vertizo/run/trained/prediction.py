@@ -1,15 +1,15 @@
 """Predictions of a finished run, from its folder alone.
 
-They come from the very parties that were scored: clients embed, clip where the run has noise on
-embeddings, and encode; the server decodes, joins and predicts. Nothing of training is needed, and
-neither is the training file: `preparation.json` has what new records are prepared by. Where the
-scale of a codec spans several records, as that of ``uniform`` does, a prediction depends a little
-on the records beside it, as it does in the run's own scores.
+They come from the same parties that were scored: clients embed, clip where the run has noise on
+embeddings, and encode; the server decodes, joins and predicts. The training file is not needed:
+`preparation.json` says how new records are prepared. Where the scale of a codec spans several
+records, as that of ``uniform`` does, a prediction depends a little on the records beside it, as it
+does in the run's own scores.
 
 A prediction shows what the models have learnt. The run's guarantee covers it only in so far as it
-covers the server model: what is made of numbers that were released through noise needs no further
-noise, but where the run's statement is ``none`` nothing protects the training records from somebody
-who sees predictions on them. Nor does anything where the raw head predicts, in any run.
+covers the server model: what is computed from noised releases needs no further noise. Where the
+run's statement is ``none``, or the raw head predicts, nothing protects the training records from
+somebody who sees predictions on them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 STAND_INS = 8
-"""Training records of parties that only predict; what is in them is never looked at."""
+"""Training records, all zeros, that parties get which only predict; their values do not matter."""
 RAW = (
     "nothing covers these predictions: the raw head learnt from the raw labels, and they must stay "
     "with the label holder as it must"
@@ -62,10 +62,11 @@ class Predictions:
     """The record's own ID or its number from 1, the predicted class by its name and a probability
     of each class, or the predicted value in the label's units."""
     scores: Scores | None
-    """Of the records whose label is known, which are ``scored`` many; None if none is."""
+    """Scores on the records whose label is known; None if no label is."""
     scored: int
+    """Number of records whose label is known."""
     notes: tuple[str, ...] = ()
-    """What the records are remarkable for, a line each."""
+    """Notes for users on odd records, as on unknown categories, a line each."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class Predictor:
     summary: Mapping[str, Any]
     preparation: Preparation | None
     parameters: Mapping[str, Any]
-    """As of `Federation.parameters`."""
+    """The states of all models, as `Federation.parameters` has them."""
     run: str = "this run"
-    """What messages call it."""
+    """The run's name in messages."""
     raw_head: State | None = None
-    """The raw head's, where it is to predict in the place of the server's model."""
+    """The raw head's state, if it predicts in place of the server's model; else None."""
 
     def __post_init__(self) -> None:
         if self.config.is_label_free and self.raw_head is None:
@@ -88,9 +89,9 @@ class Predictor:
 
     @classmethod
     def load(cls, run: Path, head: Head | None = None) -> Predictor:
-        """Of a run's folder, by default with the head that the run's figures are of.
+        """Load a run's folder, by default with the head that the run's figures are of.
 
-        RunError where it holds no finished run, or no such head.
+        RunError if it holds no finished run, or no such head.
         """
         folder = RunFolder(run)
         config, summary = folder.config(), folder.summary()
@@ -105,11 +106,11 @@ class Predictor:
 
     @property
     def head(self) -> Head:
-        """Which head predicts."""
+        """The head that predicts."""
         return "private" if self.raw_head is None else "raw"
 
     def test(self) -> Predictions:
-        """For the test records of the run's own data set.
+        """Predict the test records of the run's own data set.
 
         Raises:
             UserError: the data set is missing, or not what the run was tested on any more.
@@ -138,15 +139,15 @@ class Predictor:
         place: Place = row,
         written: pl.DataFrame | None = None,
     ) -> Predictions:
-        """For new records, with every party's columns in any order; ``id_column`` is carried along.
+        """Predict new records, with every party's columns in any order; ``id_column`` is kept.
 
-        Other columns are ignored, but for the label's, which predictions are then scored by.
-        Messages call the table ``name``, and a row of it as ``place`` says. ``written`` are the
-        same rows as their file has them, of which the identifiers are: letter for letter.
+        Other columns are ignored, except the label's, by which predictions are then scored.
+        Messages call the table ``name``, and a row of it as ``place`` says. ``written`` has the
+        same rows as their file has them; identifiers are taken from it, letter for letter.
 
         Raises:
             RunError: the run's records were no rows of a table.
-            DataError: a column is missing or holds what it did not in training; names it.
+            DataError: a column is missing or holds values of another kind than in training.
         """
         preparation = self.preparation
         if preparation is None:
@@ -183,7 +184,7 @@ class Predictor:
         return self._logits(_without_training(preparation, features, self.config))
 
     def _logits(self, data: VerticalData) -> Tensor:
-        """Of the test records, [rows, outputs]; nobody has to be asked about none."""
+        """Logits of the test records, [rows, outputs]; without any, no party is made."""
         if not len(data.labels["test"]):
             return torch.empty(0, data.task.outputs)
         torch.set_num_threads(self.config.threads)
@@ -195,10 +196,10 @@ class Predictor:
             raise DataError(f"the server takes no embeddings of these records: {error}") from None
 
     def parties(self, data: VerticalData | None = None) -> Federation:
-        """All parties with the trained parameters, for records of that shape.
+        """Make all parties, with the trained parameters, for records of the shape of ``data``.
 
-        Without ``data``: for stand-ins of new records, made without any file where
-        `preparation.json` knows their shape. RunError where the parameters do not fit.
+        Without ``data`` they are for zeros of the shape that `preparation.json` says, or else for
+        the run's own data set. RunError if the parameters do not fit.
         """
         if data is None and self.preparation is not None:
             known = self.preparation.parties.items()
@@ -217,7 +218,7 @@ class Predictor:
 
 
 def raw_head_of(folder: RunFolder, config: ExperimentConfig) -> State:
-    """What a finished run kept of its raw head; RunError where it has none."""
+    """The state of a finished run's raw head; RunError if it has none."""
     kind = controlled(config).server.final_head
     if kind == "private":
         raise RunError(
@@ -235,7 +236,7 @@ def raw_head_of(folder: RunFolder, config: ExperimentConfig) -> State:
 
 
 def logits_of(server: ServerParty, raw_head: State | None, run: str) -> Tensor:
-    """Of the test records that were uploaded, by the raw head where its state is given."""
+    """Logits of the uploaded test records, by the raw head if its state is given."""
     if raw_head is None:
         return server.logits("test")
     assert server.head is not None, "the configuration names one"
@@ -247,7 +248,7 @@ def logits_of(server: ServerParty, raw_head: State | None, run: str) -> Tensor:
 
 
 def coverage_of(privacy: Mapping[str, Any], head: Head = "private") -> str:
-    """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
+    """A sentence on how a run's guarantee (``privacy`` of its summary) covers predictions."""
     if head == "raw":
         return RAW
     learnt, guarantee = "predictions show what the models have learnt", privacy["guarantee"]
@@ -268,14 +269,14 @@ def coverage_of(privacy: Mapping[str, Any], head: Head = "private") -> str:
 def predict(
     run: Path, records: pl.DataFrame, *, id_column: str | None = None, head: Head | None = None
 ) -> pl.DataFrame:
-    """`Predictions.frame` of the run in a folder; arguments and errors as of `Predictor`."""
+    """Predict records by the run in a folder; arguments and errors as of `Predictor`."""
     return Predictor.load(run, head).predict(records, id_column=id_column).frame
 
 
 def _without_training(
     preparation: Preparation, features: Mapping[str, Tensor], config: ExperimentConfig
 ) -> VerticalData:
-    """New records in the place of test records, and zeros in that of training records."""
+    """Vertical data with new records as test records, and zeros as training records."""
     holdings = {
         name: Holding(name, in_place_of_tests(x), preparation.parties[name].cardinalities)
         for name, x in features.items()
@@ -298,13 +299,13 @@ def _without_training(
 
 
 def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
-    """New records in the place of test records, and zeros in that of training records."""
+    """One tensor's partitions: new records as test records, zeros as training records."""
     training = values.new_zeros((STAND_INS, *values.shape[1:]))
     return {"train": training, "validation": training[:0], "test": values}
 
 
 def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
-    """Settings for parties that only predict: on the processor, and without noise on replies.
+    """The configuration of parties that only predict: on the processor, no noise on replies.
 
     Noise on embeddings stays, for its clip.
     """

@@ -1,4 +1,4 @@
-"""Predictions as they are given out: a table of finite numbers, and a file of it."""
+"""Tables of predictions: finite numbers in a Polars frame, and a file of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 FORMATS = (".csv", ".parquet")
-"""How names of files of predictions end."""
+"""Endings of files of predictions."""
 PREDICTION = "prediction"
 ROW = "row"
-"""Columns of the result; probabilities are called ``probability_`` and the class."""
+"""Columns of the result; probabilities are in ``probability_CLASS``."""
 
 
 def names_of(records: pl.DataFrame, column: str, name: str) -> pl.Series:
-    """The column of a table called ``name`` that stands beside its predictions, or DataError."""
+    """The column of the table ``name`` that identifies its records, or DataError."""
     if column not in records.columns:
         raise DataError(
             f"--id names the column {column!r}, which {name} does not have"
@@ -39,7 +39,7 @@ def names_of(records: pl.DataFrame, column: str, name: str) -> pl.Series:
 
 
 def predicted(task: Task, logits: Tensor) -> Tensor:
-    """`Task.predict`; RunError where a number is not finite, which is never given out."""
+    """`Task.predict`, [records, outputs]; RunError if a number is not finite."""
     outputs = task.predict(logits)
     for numbers in (logits, outputs):
         wrong = ~numbers.isfinite()
@@ -56,9 +56,9 @@ def predicted(task: Task, logits: Tensor) -> Tensor:
 def frame_of(
     task: Task, class_names: Sequence[str] | None, logits: Tensor, carried: pl.Series | None
 ) -> pl.DataFrame:
-    """`Predictions.frame`, from logits [records, outputs].
+    """Make `Predictions.frame` from logits [records, outputs].
 
-    DataError if a name is there twice, RunError as of `predicted`.
+    DataError if a column would be there twice, RunError if a number is not finite.
     """
     import polars as pl
 
@@ -89,7 +89,7 @@ def frame_of(
 
 
 def check_file(out: Path) -> None:
-    """Raise ConfigError for a place that predictions cannot be written to."""
+    """Raise ConfigError for a path that predictions cannot be written to."""
     if out.suffix not in FORMATS:
         raise ConfigError(f"--out {out} must end in {' or '.join(FORMATS)}")
     if out.is_dir():
@@ -99,7 +99,7 @@ def check_file(out: Path) -> None:
 
 
 def write_file(frame: pl.DataFrame, out: Path) -> None:
-    """Write predictions, whole or not at all, in the format of the file's name; or RunError."""
+    """Write predictions, whole or not at all, in the format of the file's ending; or RunError."""
     content = io.BytesIO()
     (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(content)
     checkpoint.write_atomically(out, content.getvalue())
