@@ -1,4 +1,4 @@
-"""What both estimators share: one run of an experiment in `fit`, its own parties in `predict`."""
+"""The base of both estimators: `fit` runs an experiment, `predict` uses its trained parties."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from vertizo.run.results.folder import RunFolder
 from vertizo.run.trained.prediction import Predictor, raw_head_of
 
 LABEL, WEIGHT = "label", "weight"
-"""What y and its weights are called among the columns, with underscores where X has that name."""
+"""Columns of y and its weights; underscores go in front if X has a column of that name."""
 
 SHARED_NOISE = (
     "Fits under this random_state that differ in nothing but their records, as folds of a "
@@ -57,7 +57,7 @@ class WrongInput(DataError, ValueError):  # noqa: N818 - scikit-learn asks for a
 
 @contextmanager
 def value_errors() -> Iterator[None]:
-    """What is wrong with parameters or data is a ValueError too, as scikit-learn expects."""
+    """Make errors of parameters and data ValueErrors too, as scikit-learn expects."""
     try:
         yield
     except ConfigError as error:
@@ -104,12 +104,12 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     out: str | Path | None = None
 
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
-        """Keys of the configuration that say what y is; sets what depends on y alone."""
+        """Keys of the configuration that describe y; sets attributes that depend on y alone."""
         return {}
 
     @abstractmethod
     def _check_public(self) -> None:
-        """Refuse parameters that leave to y what has to be public under a guarantee."""
+        """Raise ConfigError if something is read off y that a guarantee needs to be public."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters; ``deep`` ones are also those of sections, as ``method__smoothing``."""
@@ -214,7 +214,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         *,
         weighs: bool,
     ) -> ExperimentConfig | Open:
-        """All that decides the run's numbers."""
+        """Make the configuration of the run from parameters and records."""
         parameters = self.get_params(deep=False)
         settings.check_holder(self.label_holder, tuple(columns))
         held = [column for own in columns.values() for column in own]
@@ -249,7 +249,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return choosing.parse(tree, type(self).__name__)
 
     def _check_head(self, config: ExperimentConfig) -> None:
-        """Refuse a head that is none, or was not fitted."""
+        """Raise ConfigError for an unknown head, or one that is not fitted."""
         if self.head not in (None, *get_args(Head)):
             raise ConfigError(f"head is {self.head!r}; use 'private' or 'raw'")
         if self.head == "raw" and controlled(config).server.final_head == "private":
@@ -284,7 +284,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return outputs
 
     def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
-        """For notebooks: once fitted what came of it, with scikit-learn's diagram folded below."""
+        """HTML for notebooks: once fitted its figures, with scikit-learn's diagram folded below."""
         found: dict[str, Any] = super()._repr_mimebundle_(**given)
         if hasattr(self, "result_") and "text/html" in found:
             own = summary_figures.html(self.result_.summary, self.privacy_)
@@ -292,7 +292,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return found
 
     def _repr_html_(self) -> str | None:
-        """The same by itself; None where scikit-learn is set to show texts."""
+        """The HTML for notebooks; None if scikit-learn is set to show texts."""
         return self._repr_mimebundle_().get("text/html")
 
     def save(self, path: str | Path) -> None:
@@ -351,14 +351,14 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
 
 def _unlike(name: str, names: Sequence[str]) -> str:
-    """The name, with underscores before it as long as it is there."""
+    """The name, with as many underscores in front as make it differ from all ``names``."""
     while name in names:
         name = f"_{name}"
     return name
 
 
 def _seed(random_state: Any) -> int:
-    """The seed itself, or one drawn from what scikit-learn takes in its place."""
+    """An integer seed as it is, or one drawn from what scikit-learn takes in its place."""
     if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

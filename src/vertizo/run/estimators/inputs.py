@@ -1,4 +1,4 @@
-"""What people bring: pandas and Polars frames, arrays, lists; what comes out is a Polars frame."""
+"""Inputs of estimators: pandas and Polars frames, arrays and lists, made Polars frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LABELS = (str, bool, int, float, np.integer, np.floating, np.bool_)
-"""What a label may be."""
+"""Types that a label may have."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Features:
     given: Any
     """A pandas or Polars frame, or float64 [records, columns]."""
     names: tuple[str, ...]
-    """Of all columns, in order; x0, x1, … where they have none."""
+    """Names of all columns, in order; x0, x1, … if they have none."""
 
     def frame(self, columns: Sequence[str]) -> pl.DataFrame:
-        """Some columns of them; DataError for one that holds neither numbers nor text."""
+        """Some columns as a Polars frame; DataError for one of neither numbers nor text."""
         import polars as pl
 
         places = [self.names.index(column) for column in columns]
@@ -45,7 +45,7 @@ class Features:
         return pl.DataFrame([_series(self.given.iloc[:, i], self.names[i]) for i in places])
 
     def categories(self, columns: Sequence[str]) -> list[str]:
-        """Those of the columns whose type says that they are categories, even of numbers."""
+        """The columns whose type says that they are categories, even of numbers."""
         if isinstance(self.given, np.ndarray):
             return []
         types = dict(zip(self.names, map(str, self.given.dtypes), strict=True))
@@ -66,7 +66,7 @@ def _is_frame(value: Any) -> bool:
 
 
 def features(estimator: Any, given: Any, *, reset: bool) -> Features:
-    """Checked as scikit-learn checks: two dimensions, as many columns as in fit, and their names.
+    """Check features as scikit-learn does: two dimensions, columns and names as in fit.
 
     In fit (``reset``) the estimator gets ``n_features_in_`` and, of frames, ``feature_names_in_``.
     Raises scikit-learn's own ValueError and TypeError.
@@ -96,7 +96,7 @@ def features(estimator: Any, given: Any, *, reset: bool) -> Features:
 
 
 def _series(column: Any, name: str) -> pl.Series:
-    """A column of a pandas frame, without what pandas would need pyarrow for."""
+    """A column of a pandas frame as a Polars series, without the help of pyarrow."""
     import polars as pl
 
     if getattr(column.dtype, "kind", "") == "M":  # by the clock of its own zone
@@ -127,7 +127,7 @@ def _series(column: Any, name: str) -> pl.Series:
 
 
 def _text(cell: Any, name: str) -> str:
-    """A cell of a column that has some text in it."""
+    """Turn a cell of a column with some text into text; DataError if it cannot be."""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, (bool, int, float, np.generic)):
@@ -138,7 +138,7 @@ def _text(cell: Any, name: str) -> str:
 
 
 def target(given: Any, *, numbers: bool) -> NDArray[Any]:
-    """Labels [records], as scikit-learn checks them, and ``numbers`` for a regression.
+    """Check labels [records] as scikit-learn does; float64 if they must be ``numbers``.
 
     Several labels of a record, [records, labels], are 0 or 1 each.
 
@@ -177,9 +177,9 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
 
 
 def _check_there(y: NDArray[Any]) -> None:
-    """DataError where labels are missing, [records, ...], whatever stands for them.
+    """Raise DataError if labels [records, …] are missing, whatever stands for a missing one.
 
-    Of numbers scikit-learn says so, by an error of its own.
+    Missing numbers are left to scikit-learn, which raises an error of its own.
     """
     cells = y.reshape(len(y), -1)
     if y.dtype.kind == "O":
@@ -193,7 +193,7 @@ def _check_there(y: NDArray[Any]) -> None:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether it is None, NaN, or what pandas has for them."""
+    """Whether a value is None, NaN, or pandas' value for missing."""
     try:
         return value is None or bool(value != value)
     except TypeError:  # pandas' NA is neither equal to itself nor not
@@ -216,7 +216,7 @@ def _several(y: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def weights(given: Any, records: Any) -> NDArray[np.float64] | None:
-    """Weights of records, as scikit-learn checks them; None where there are none."""
+    """Check weights [records] as scikit-learn does; None if none are given."""
     from sklearn.utils.validation import check_array, check_consistent_length
 
     if given is None:
@@ -238,14 +238,14 @@ def weights(given: Any, records: Any) -> NDArray[np.float64] | None:
 
 
 def column(values: NDArray[Any], name: str) -> pl.Series:
-    """Labels as a column of a frame."""
+    """One label of each record as a column of a frame."""
     import polars as pl
 
     return pl.Series(name, values.tolist())
 
 
 def label_names(given: Any, y: NDArray[Any], name: str) -> str | list[str]:
-    """What the column of labels ``y`` is called, or columns where there are several."""
+    """The name of the column of labels ``y``, or of the columns if there are several."""
     if y.ndim == 1:
         return name
     if _is_frame(given):

@@ -1,4 +1,4 @@
-"""What an estimator is asked to guarantee."""
+"""The parameter ``privacy`` of estimators: the guarantee that is asked for."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ class Privacy:
             raise ConfigError(f"Privacy: noise is {self.noise!r}; use 'seeded' or 'secure'")
 
     def section(self) -> dict[str, Any]:
-        """The section ``privacy`` of a configuration: what was given, the rest is chosen there."""
+        """The section ``privacy`` of a configuration, with the fields that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}

@@ -1,4 +1,4 @@
-"""``estimator.json``: what an estimator knows beside its run; JSON, so that nothing is executed."""
+"""Saving an estimator beside its run, as ``estimator.json``; reading JSON executes nothing."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from vertizo.run.results import checkpoint
 NAME = "estimator.json"
 VERSION = 1
 PRIVACY = "$Privacy"
-"""Key that marks an object of that class."""
+"""Key that marks an object of the class `Privacy`."""
 PAIRS = "$pairs"
 """Key that marks a mapping whose keys need not be texts."""
 
 
 class Saved(NamedTuple):
-    """What `write` kept: the constructor's parameters, and attributes that fit sets."""
+    """A saved estimator: the constructor's parameters, and attributes that fit sets."""
 
     parameters: dict[str, Any]
     fitted: dict[str, Any]
 
 
 def text_of(estimator: Any) -> str:
-    """The file's content; RunError where a parameter is nothing that JSON has."""
+    """The content of ``estimator.json``; RunError if JSON cannot hold a parameter."""
     classes = getattr(estimator, "classes_", None)
     names = getattr(estimator, "feature_names_in_", None)
     given = estimator.get_params(deep=False)
@@ -52,7 +52,7 @@ def text_of(estimator: Any) -> str:
 
 
 def write(folder: Path, text: str) -> None:
-    """Write what is `text_of` an estimator; RunError if it cannot be written."""
+    """Write ``estimator.json`` with that `text_of` an estimator, or raise RunError."""
     checkpoint.keep(folder / NAME, text.encode())
 
 

@@ -1,4 +1,4 @@
-"""From an estimator's parameters to the sections of a configuration."""
+"""Settings: a configuration made from an estimator's parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vertizo.run.loop.ledger_session import budget_for, set_apart
 
 Tree = dict[str, Any]
 MOST_THREADS = 256
-"""Of a configuration's ``threads``."""
+"""The largest value of a configuration's ``threads``."""
 
 KEYS = {
     "epochs": "epochs",
@@ -44,7 +44,7 @@ KEYS = {
 
 
 def plain(value: Any) -> Any:
-    """NumPy's numbers and arrays, tuples and options, as Python's own numbers, lists and dicts."""
+    """Turn NumPy's numbers and arrays, tuples and options into numbers, lists and dicts."""
     if isinstance(value, Options):
         return {
             "name": getattr(value, "name", ""),
@@ -60,11 +60,11 @@ def plain(value: Any) -> Any:
 
 
 SECTIONS = ("method", "privacy")
-"""Parameters with parameters of their own, ``method__smoothing``; None is one that is chosen."""
+"""Parameters with parameters of their own, as ``method__smoothing``; None takes a default."""
 
 
 def options(section: str, value: Any) -> dict[str, Any]:
-    """What is given in a section, and None for its other options; of what is none, nothing.
+    """A section's options as given, and None for its other options, if they are known.
 
     >>> options("method", "split")
     {'name': 'split'}
@@ -79,9 +79,9 @@ def options(section: str, value: Any) -> dict[str, Any]:
 
 
 def changed(section: str, value: Any, changes: Mapping[str, Any]) -> Any:
-    """A section with other options, of which None takes one away.
+    """A section with changed options; None removes an option.
 
-    Options beside the method auto are DPZV's, as those without a method's name are in a file.
+    Options for the method auto make it DPZV, as do options without a method's name in a file.
 
     Raises:
         ConfigError: the section has no such option, in scikit-learn's words.
@@ -109,17 +109,17 @@ def changed(section: str, value: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _given(value: Any) -> dict[str, Any]:
-    """What a section was given as a name, a mapping or an object."""
+    """A section, given as a name, a mapping or an object, as a dict of its options."""
     value = vars(value) if isinstance(value, Privacy) else plain(value)
     value = {"name": value} if isinstance(value, str) else value
     return dict(value) if isinstance(value, Mapping) else {}
 
 
 def tree_of(parameters: Mapping[str, Any], config: Any, own: Mapping[str, Any]) -> Tree:
-    """All that was given, as nested mappings; what was not is left to the configuration.
+    """Nest all given settings as a configuration file does; the rest keeps its defaults.
 
-    ``parameters`` of the estimator are by name, further keys of ``config`` nested as in a file, and
-    what the estimator itself decides (``own``) by dotted key.
+    ``parameters`` are the estimator's by name, ``config`` has further keys, nested as in a file,
+    and ``own`` the settings that the estimator itself decides, by dotted key.
 
     Raises:
         ConfigError: ``config`` is no mapping, or has what a parameter says as well.
@@ -149,7 +149,7 @@ def tree_of(parameters: Mapping[str, Any], config: Any, own: Mapping[str, Any]) 
 
 
 def _choose_method(tree: Tree, method: Any) -> None:
-    """The parameter ``method``: a name, or a mapping with further options."""
+    """Put the parameter ``method``, a name or a mapping with options, into the tree."""
     if isinstance(method, str):
         method = {"name": method}
     if not isinstance(method, Mapping):
@@ -175,7 +175,7 @@ def _put(tree: Tree, key: str, value: Any, whose: str) -> None:
 
 
 def threads(n_jobs: Any) -> Tree:
-    """Threads for so many jobs, as scikit-learn counts them: -1 is every core, None leaves it."""
+    """The key ``threads`` for scikit-learn's n_jobs: -1 is every core, None the default."""
     if n_jobs is None:
         return {}
     from joblib import effective_n_jobs
@@ -188,7 +188,7 @@ def threads(n_jobs: Any) -> Tree:
 def open_ledger(experiment: Experiment, fits: Any) -> None:
     """Make the file that ``privacy.ledger`` names, with a budget for so many fits like this one.
 
-    One that is there stays. Errors as of ``vertizo privacy ledger create``.
+    An existing file stays. Errors as of ``vertizo privacy ledger create``.
     """
     path = experiment.config.privacy.ledger
     if isinstance(fits, bool) or not isinstance(fits, (int, np.integer)) or fits < 1:
@@ -204,7 +204,7 @@ def open_ledger(experiment: Experiment, fits: Any) -> None:
 
 
 def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
-    """Which columns each party holds, by name or position; without parties, two halves.
+    """The columns that each party holds, by name; without parties, those of two halves.
 
     >>> columns_of(None, ["x0", "x1", "x2"])
     {'party0': ['x0', 'x1'], 'party1': ['x2']}
@@ -212,7 +212,7 @@ def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
     {'bank': ['x0', 'x2'], 'shop': ['x1']}
 
     Raises:
-        ConfigError: a column that there is not, or one that two parties hold.
+        ConfigError: an unknown column, or one that two parties hold.
     """
     if parties is None:
         halves = np.array_split(np.arange(len(names)), min(2, len(names)))
@@ -240,10 +240,10 @@ def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
-    """Names of columns that were given by name or position from 0.
+    """The names of columns that were given by name or by position from 0.
 
     Raises:
-        ConfigError: a column that there is not; ``what`` begins the message.
+        ConfigError: an unknown column; ``what`` begins the message.
     """
     if isinstance(wanted, (str, Mapping)) or not hasattr(wanted, "__iter__"):
         shown = reprlib.repr(wanted)
@@ -264,7 +264,7 @@ def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
 
 
 def check_holder(label_holder: Any, parties: Sequence[str]) -> None:
-    """Raise ConfigError for a label holder that is none of the parties, or the only one."""
+    """Raise ConfigError for a label holder that is not among the parties, or the only one."""
     if label_holder is None:
         return
     if label_holder not in parties:

@@ -157,7 +157,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         return found
 
     def _class_weights(self) -> dict[str, float] | str:
-        """By the classes' texts."""
+        """``class_weight`` by the classes' texts; ConfigError for a class that is unknown."""
         given = self.class_weight
         if isinstance(given, str):
             return given
@@ -210,6 +210,6 @@ class VerticalRegressor(RegressorMixin, VerticalEstimator):  # type: ignore[misc
 
 
 def _texts(classes: NDArray[Any]) -> list[str]:
-    """Classes as a configuration names them."""
+    """The classes' names in a configuration."""
     series = inputs.column(classes, "classes")
     return [str(text) for text in texts(Source("y", series.to_frame()), "classes")]
