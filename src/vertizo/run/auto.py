@@ -1,4 +1,4 @@
-"""Which candidate of ``method: auto`` is taken: by trials, or by what is advised for an ε.
+"""The choice of ``method: auto`` among its candidates: by trials, or by advice for an ε.
 
 A trial trains a candidate on some of the training records and scores it on others: the validation
 records or, where all are few, each of four folds in turn. No test record takes part.
@@ -35,7 +35,7 @@ FOLDS = 4
 EVERY = 60.0
 """Seconds between two lines about one trial."""
 MOST = 10_000
-"""Training records of a candidate's trials, at most; the candidate that is taken trains on all."""
+"""Training records in a candidate's trials, at most; the chosen candidate trains on all."""
 NAMES = {
     "network": "split learning of networks",
     "linear": "split learning of linear parts",
@@ -65,15 +65,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """What was taken, and why."""
+    """The chosen configuration, and why it was chosen."""
 
     config: ExperimentConfig
     words: str
     figures: Mapping[str, float]
-    """Of each candidate that was tried, the figure on records that it did not train on."""
+    """Candidate → its figure on records that it did not train on, for those that were tried."""
 
     def section(self) -> dict[str, Any]:
-        """For a run's summary."""
+        """The section ``choice`` of a run's summary."""
         return {"words": self.words, "tried": dict(self.figures)}
 
 
@@ -82,7 +82,7 @@ def silent(line: str) -> None:
 
 
 def chosen(given: Open, data: VerticalData, tell: Tell = silent) -> Choice:
-    """The configuration to train, for these data; ``tell`` is given a line for each trial.
+    """Choose the configuration to train on these data; ``tell`` gets a line for each trial.
 
     Raises:
         ConfigError: nothing fits what was given.
@@ -117,10 +117,10 @@ def chosen(given: Open, data: VerticalData, tell: Tell = silent) -> Choice:
 
 
 def _best(tried: Mapping[str, Sequence[float]], sign: int) -> str:
-    """The candidate with the best mean; of folds the linear one, unless it is behind by more.
+    """The candidate with the best mean; with folds the linear one, unless it is clearly behind.
 
-    More than one standard error of the differences by fold (Breiman et al. 1984): folds of few
-    records tell candidates apart no better, and linear parts have the least to go wrong.
+    Clearly: by more than one standard error of the differences by fold (Breiman et al. 1984). Folds
+    of few records tell candidates apart no better, and linear parts have the least to go wrong.
     """
     best = max(tried, key=lambda name: sign * statistics.fmean(tried[name]))
     if "linear" not in tried or len(tried[best]) == 1:
@@ -143,7 +143,7 @@ def _words(
 
 
 def _advised(given: Open, data: VerticalData) -> Choice:
-    """What `vertizo privacy plan` advises for an ε and narrow messages, by public facts."""
+    """The choice that `vertizo privacy plan` advises for an ε, by public facts alone."""
     privacy, task = given.first().privacy, data.task
     assert privacy.epsilon is not None
     if not isinstance(task, Classification) or isinstance(task, MultiLabel):
@@ -172,7 +172,7 @@ def _trained(config: ExperimentConfig, part: VerticalData, tell: Tell) -> Mappin
 
 
 def _parts(data: VerticalData, seed: int) -> Iterator[VerticalData]:
-    """The data of each trial of a candidate: one, or as many as there are folds."""
+    """Yield the data of each trial of a candidate: of one, or of each fold."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(data.records)[:MOST])
     if len(data.labels["validation"]):
         yield _part(data, order)
@@ -184,7 +184,7 @@ def _parts(data: VerticalData, seed: int) -> Iterator[VerticalData]:
 def _part(data: VerticalData, trained: Tensor, tested: Tensor | None = None) -> VerticalData:
     """The data of a trial: some of the training records to train, and others to test.
 
-    Those are training records as well, or else (None) the validation records.
+    ``tested`` are training records as well; None tests on the validation records.
     """
     trained = trained.sort()[0]
 

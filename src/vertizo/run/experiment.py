@@ -1,4 +1,4 @@
-"""One configuration → one run, in memory or in a run folder."""
+"""An experiment: one configuration, its data, and the run that they make, kept or in memory."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Experiment:
         self.config, self._choice, self._open = choice.config, choice.section(), None
 
     def _prepare_few(self, given: Open) -> None:
-        """Cut again without validation records where all are too few for some."""
+        """Cut again without validation records where there are too few records for any."""
         assert self._data is not None
         self.config = given.first(self._data.records + len(self._data.labels["validation"]))
         if self.config.data.validation == 0 and len(self._data.labels["validation"]):

@@ -1,7 +1,7 @@
-"""What may do better where the best control beats a run: beside the verdict that it has not paid.
+"""Advice for a run that its best control beats: settings that may do better.
 
 Without noise, and on tables whose references are fitted in seconds, the candidates of ``method:
-auto`` are tried on the validation records. Under noise nothing is tried, which would read labels.
+auto`` are tried on the validation records. Under noise nothing is tried, since that reads labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vertizo.run import auto, references
 from vertizo.run.build.label_free import controls_of
 
 MOST = 5000
-"""Training records up to which candidates are tried: that takes some ten seconds each."""
+"""Candidates are tried on at most so many training records: some ten seconds each."""
 SETTING = "`method: {name: auto}` beside this `seed` and `data` alone"
 
 
@@ -32,7 +32,7 @@ def advised(
     summary: Mapping[str, Any],
     tell: auto.Tell = auto.silent,
 ) -> dict[str, Any]:
-    """For a run's summary: ``words``, and ``tried``, the validation figure of each candidate.
+    """Advise on a run: ``words``, and ``tried``, the validation figure of each candidate.
 
     ``tell`` is given a line for each trial.
     """
@@ -86,7 +86,7 @@ def advised(
 def _untried(
     config: ExperimentConfig, data: VerticalData, given: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What may do better under noise, by public facts."""
+    """Settings that may do better under noise, judged by public facts alone."""
     yield "nothing was tried, which would read labels"
     privacy, method = config.privacy, config.method
     if privacy.epsilon is not None:

@@ -1,4 +1,4 @@
-"""A live bar and a line of figures while a run goes on; a line a minute in a log."""
+"""Progress of a run: a live bar with a line of figures, or a line a minute in a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Show = Callable[[Progress], None]
 
 @contextmanager
 def bar(label: str, console: Console) -> Iterator[Show]:
-    """What shows a run's progress: on a terminal, in a notebook, or line by line in a log."""
+    """Yield a function that shows progress: on a terminal, in a notebook, or in lines of a log."""
     if console.is_jupyter:
         yield _in_a_notebook(label)
         return
@@ -50,7 +50,7 @@ def bar(label: str, console: Console) -> Iterator[Show]:
 
 
 def _in_a_notebook(label: str) -> Show:
-    """HTML that is replaced; rich's own display would need ipywidgets."""
+    """Show progress as HTML that is replaced; rich's own display would need ipywidgets."""
     display = import_module("IPython.display")
 
     def html(share: str, words: str) -> Any:
@@ -67,7 +67,7 @@ def _in_a_notebook(label: str) -> Show:
 
 
 def figures(progress: Progress) -> str:
-    """Rounds, loss, what models are chosen by, megabytes and ε."""
+    """One line of progress: rounds, loss, the figure that chooses models, megabytes and ε."""
     parts = [f"{progress.round:,} of {progress.total:,} rounds"]
     if progress.seconds:
         parts.append(f"{progress.round / progress.seconds:,.0f}/s")

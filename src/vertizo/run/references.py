@@ -1,8 +1,8 @@
-"""What the label holder predicts without a federation: alone, and with all columns in one table.
+"""Reference models without a federation: of the label holder's columns, and of all in one table.
 
-By gradient boosting with the settings of the raw head (`vertizo.party.final_head`), on the same
-training records. Nobody but the label holder computes, so that nothing of a label leaves it; what
-needs all columns in one place is there in a simulation only.
+They are gradient boosting with the settings of the raw head (`vertizo.party.final_head`), on the
+same training records. The label holder alone computes them, so that nothing of a label leaves it;
+that of all columns exists in a simulation only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from vertizo.party.metrics import scores
 from vertizo.protocol.messages import Purpose
 
 MOST = 100_000
-"""Training records that both kinds of model are fitted on within seconds."""
+"""Training records at most: both kinds of model are fitted on so many within seconds."""
 KINDS: dict[Literal["boosting", "logistic"], str] = {"boosting": "boosting", "logistic": "linear"}
 Figures = dict[str, float]
 
 
 def plain(task: Task) -> Classification | Regression:
-    """The task as test records are scored: classes without weights."""
+    """The task by which test records are scored: classes have no weights."""
     if isinstance(task, Classification):
         return Classification(task.outputs, task.positive)
     assert isinstance(task, Regression), "a study is about one label"
@@ -41,7 +41,7 @@ def plain(task: Task) -> Classification | Regression:
 def alone(config: ExperimentConfig, data: VerticalData) -> Tensor | None:
     """Logits of the test records, [rows, outputs], from the label holder's own columns.
 
-    What does not depend on the record where it has none; None where they are tokens of texts.
+    They are the same for every record if it has no columns; None if these are tokens of texts.
     """
     if data.own is None:
         return _constant(data)
@@ -49,18 +49,18 @@ def alone(config: ExperimentConfig, data: VerticalData) -> Tensor | None:
 
 
 def pooled(config: ExperimentConfig, data: VerticalData) -> Tensor | None:
-    """Likewise from everybody's columns."""
+    """Logits of the test records, [rows, outputs], from everybody's columns; None for tokens."""
     own = [] if data.own is None else [data.own.values]
     return _boosted(config, data, [*data.features, *own])
 
 
 def references(config: ExperimentConfig, data: VerticalData) -> dict[str, Any] | None:
-    """What a run on a table is worth: the headline of boosting and a linear model without it.
+    """Score boosting and a linear model without a federation, for comparison with a run.
 
-    ``alone`` from the label holder's own columns (None where it has none), ``pooled`` from
-    everybody's, each by kind; the figure is called ``metric``. ``validation`` has the same of the
-    validation records, None without any. None for what is no table with test records, more records
-    than are fitted in seconds, several labels, and losses other than squares.
+    ``alone`` has the figures from the label holder's own columns (None if it has none), ``pooled``
+    those from everybody's, each by kind of model; ``metric`` names the figure. ``validation`` has
+    the same of the validation records, None without any. Returns None for anything but a table
+    with test records, for more records than `MOST`, several labels, or another loss than squared.
     """
     fits = data.preparation is not None and len(data.labels["test"]) and data.records <= MOST
     if not fits or config.data.loss != "squared" or config.data.has_several_labels:
@@ -95,7 +95,7 @@ def references(config: ExperimentConfig, data: VerticalData) -> dict[str, Any] |
 def _one_hot(
     values: Mapping[Purpose, Tensor], cardinalities: tuple[int, ...]
 ) -> dict[Purpose, Tensor]:
-    """A party's features with a column for each category."""
+    """A party's features, with a column for each category."""
     return {purpose: one_hot(rows, cardinalities) for purpose, rows in values.items()}
 
 
@@ -126,7 +126,7 @@ def _fitted(
 
 
 def _constant(data: VerticalData) -> Tensor:
-    """The same for every record: the classes' shares in training, or the labels' mean."""
+    """Logits without columns, alike for all records: classes' shares in training, labels' mean."""
     task, labels, rows = plain(data.task), data.labels["train"], len(data.labels["test"])
     if isinstance(task, Classification):
         counts = torch.bincount(labels, minlength=task.outputs).double()
