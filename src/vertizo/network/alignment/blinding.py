@@ -1,4 +1,4 @@
-"""Keys made unreadable so that two parties can compare them: by an elliptic curve, or by a hash.
+"""Blinding: makes keys unreadable but comparable, by an elliptic curve or by a salted hash.
 
 `Curve` is private: each party has a secret number and multiplies points of Curve25519 by it.
 A key's point multiplied by both secrets is the same in either order, and without a secret nobody
@@ -27,12 +27,12 @@ HASH = 32
 PIECE = 8192
 """Points or hashes in one frame: 0.3 MB, and less than a second's work."""
 PRIME = 2**255 - 19
-"""Coordinates are numbers below it."""
+"""The field's prime; coordinates are numbers below it."""
 PROBE, PROBED = (
     bytes(range(32)),
     bytes.fromhex("8bf0cd9505b0759033b751b0b27f3e8407f3d8f351bbc3efcd43bc9de3c4f602"),
 )
-"""A hash and its point: parties whose libraries map otherwise would find nothing in common."""
+"""A hash and its point, to test libsodium: with another map, nothing would be in common."""
 CHUNK = 512
 """Points that a thread works on at a time; libsodium runs without Python's lock."""
 
@@ -40,9 +40,9 @@ Sliced = TypeVar("Sliced", bytes, Sequence[str], Sequence[bytes])
 
 
 class Curve:
-    """A secret of one party for one alignment; ConfigError as for `require_psi`.
+    """One party's secret for one alignment, and what it blinds; errors as of `require_psi`.
 
-    The same key of another federation has another point.
+    The same key has another point in another federation.
     """
 
     def __init__(self, federation: str) -> None:
@@ -58,7 +58,7 @@ class Curve:
         """Another party's points times this party's secret, in their order.
 
         Raises:
-            MalformedError: one is written otherwise than a point is, or has a small order.
+            MalformedError: one is not in a point's canonical form, or has a small order.
         """
         return _in_threads(self._again, list(cut(points, POINT)))
 
@@ -71,7 +71,7 @@ class Curve:
             raise MalformedError("there is a point of small order") from None
 
     def points(self, keys: Sequence[str]) -> list[bytes]:
-        """What keys stand for, before any secret; not to be sent, as anyone can map a key."""
+        """The points of keys, before any secret; never sent, since anyone can map a key."""
         return _mapped(self._sodium, [self._hash(key) for key in keys])
 
     def _hash(self, key: str) -> bytes:
@@ -102,12 +102,12 @@ def salted_hashes(salt: bytes, keys: Sequence[str]) -> list[bytes]:
 
 
 def cut(whole: Sliced, width: int) -> Iterator[Sliced]:
-    """Parts of that length each; the last may be shorter."""
+    """Cut into parts of ``width`` elements; the last may be shorter."""
     return (whole[start : start + width] for start in range(0, len(whole), width))
 
 
 def _mapped(sodium: Any, hashes: Sequence[bytes]) -> list[bytes]:
-    """Points of the group of prime order, by Elligator 2 (RFC 9380, section 6.7.1) times 8."""
+    """Map hashes to points of the prime-order group: Elligator 2 (RFC 9380, 6.7.1) times 8."""
     points = [sodium.crypto_core_ed25519_from_uniform(uniform) for uniform in hashes]
     heights = [int.from_bytes(point, "little") % 2**255 for point in points]  # without the sign
     return [

@@ -19,7 +19,7 @@ from vertizo.network.transport.base import Channel
 
 Method = Literal["private", "hashed"]
 Progress = Callable[[float, str], None]
-"""Called with the share that is done, from 0 to 1, and what is being done."""
+"""Called with the share that is done, from 0 to 1, and the work under way."""
 _Expected = TypeVar("_Expected", bound=messages.Message)
 
 
@@ -28,21 +28,21 @@ class Alignment:
     """The records that all parties have."""
 
     keys: tuple[str, ...]
-    """Of those records, in canonical order."""
+    """Keys of those records, in canonical order."""
     own: int
-    """How many records this party has."""
+    """Number of records of this party."""
     others: Mapping[str, int]
-    """How many the others have, as far as this party was told."""
+    """Number of records of other parties, as far as this party was told."""
     pairwise: Mapping[str, int]
-    """How many of the label holder's records each feature holder has; empty elsewhere."""
+    """At the label holder: how many of its records each feature holder has; else empty."""
     parties: int
-    """How many took part."""
+    """Number of parties that took part."""
     method: Method
     fingerprint: str
-    """Of the keys in order and the federation's name, 64 hex digits; the same at all parties."""
+    """Of the keys in order and the federation's name, 64 hex digits; all parties have the same."""
 
     def revealed(self) -> list[str]:
-        """What was shown to whom, in plain words: one line each."""
+        """Sentences on what was shown to whom, a line each."""
         if self.pairwise:
             listed = ", ".join(
                 f"{name} has {self.others[name]:,} records, {shared:,} of them among yours"
@@ -73,14 +73,14 @@ class Alignment:
 
 
 def check_method(method: str) -> Method:
-    """``method`` if there is one of that name; else a ConfigError."""
+    """Return ``method`` if it is known; else raise ConfigError."""
     if method not in get_args(Method):
         raise ConfigError(f"the method of an alignment is {method!r}; it must be private or hashed")
     return cast(Method, method)
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Raises DataError unless there are keys, not too many, and none of them twice."""
+    """Raise DataError unless there are keys, not too many, and none of them twice."""
     if not keys:
         raise DataError("there are no keys to align")
     if len(keys) > messages.MOST_KEYS:
@@ -176,7 +176,7 @@ def _ask(channel: Channel, ask: messages.Ask, expected: type[_Expected]) -> _Exp
 
 
 def _places(outcome: messages.Outcome, count: int) -> list[int]:
-    """Which bits are set; RunError for another number than announced."""
+    """The places of the bits that are set; RunError if there are not as many as announced."""
     bits = outcome.bits
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     places: list[int] = flags.nonzero()[0].tolist()

@@ -1,10 +1,8 @@
-"""What is said in an alignment: asks of a feature holder, answers of the label holder.
+"""Messages of an alignment: asks of a feature holder, and answers of the label holder.
 
-`MemberSet` is what one feature holder has sent so far.
-
-MessagePack of one of the structs below, fields in order; msgspec checks every type and length. All
-asks but the first name the start that they belong to, and pieces are numbered, so that an ask that
-is made again is known.
+A message is MessagePack of one of the structs below, fields in order; msgspec checks every type and
+length. All asks but the first name the start that they belong to, and pieces are numbered, so that
+a repeated ask is recognised. `MemberSet` is what one feature holder has sent so far.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from vertizo.network.alignment.blinding import HASH, PIECE, POINT, cut
 
 VERSION = 2
 MOST_KEYS = 2**25
-"""Keys that one party may have; a bit for each is 4 MiB."""
+"""Most keys of one party; a bit for each is 4 MiB."""
 LARGEST_ASK = PIECE * POINT + 1024
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_KEYS)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=MOST_KEYS // PIECE)]
 Start = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-"""Drawn by a feature holder each time that it begins."""
+"""Random bytes that a feature holder draws each time that it begins."""
 Points = Annotated[bytes, msgspec.Meta(max_length=PIECE * POINT)]
 Fingerprint = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Name = Annotated[str, msgspec.Meta(max_length=200)]
@@ -39,7 +37,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Begin(Message, frozen=True, tag=1):
-    """Who asks takes part, with so many keys."""
+    """The asker takes part, with ``count`` keys."""
 
     version: int
     federation: Name
@@ -57,14 +55,14 @@ class Own(Message, frozen=True, tag=2):
 
 
 class Fetch(Message, frozen=True, tag=3):
-    """Asks for a piece of the label holder's points."""
+    """The asker wants a piece of the label holder's points."""
 
     start: Start
     piece: Number
 
 
 class Raised(Message, frozen=True, tag=4):
-    """That piece, multiplied by the asker's secret as well."""
+    """The piece that was fetched, multiplied by the asker's secret as well."""
 
     start: Start
     piece: Number
@@ -72,20 +70,20 @@ class Raised(Message, frozen=True, tag=4):
 
 
 class Finish(Message, frozen=True, tag=5):
-    """Everything was sent; answered when all members have come so far."""
+    """The asker has sent everything; answered once all members have."""
 
     start: Start
 
 
 class Confirm(Message, frozen=True, tag=6):
-    """The fingerprint of the records that were found; answered when all have confirmed."""
+    """The fingerprint of the common records; answered once all members have confirmed."""
 
     start: Start
     fingerprint: Fingerprint
 
 
 class Welcome(Message, frozen=True, tag=1):
-    """The label holder's number of keys, of parties, and the salt of hashes (else empty)."""
+    """Numbers of the label holder's keys and of parties, and the salt of hashes (or empty)."""
 
     count: Count
     parties: int
@@ -103,7 +101,7 @@ class Piece(Message, frozen=True, tag=3):
 
 
 class Outcome(Message, frozen=True, tag=4):
-    """Which of the asker's own points are in every party's set: one bit each, lowest first."""
+    """The asker's points that every party has: one bit for each point, lowest bit first."""
 
     common: Count
     bits: Annotated[bytes, msgspec.Meta(max_length=MOST_KEYS // 8)]
@@ -116,7 +114,7 @@ class Agreed(Message, frozen=True, tag=5):
 
 
 class Refused(Message, frozen=True, tag=6):
-    """An ask that is not accepted; others may be."""
+    """The ask is not accepted; others may be."""
 
     reason: Text
 
@@ -137,14 +135,14 @@ _Decoded = TypeVar("_Decoded")
 
 
 def decode_ask(frame: bytes) -> Ask:
-    """An ask; OversizedError or MalformedError where it is none."""
+    """Decode an ask; OversizedError or MalformedError if it is none."""
     if len(frame) > LARGEST_ASK:
         raise OversizedError(f"{len(frame)} bytes; an ask has at most {LARGEST_ASK}")
     return _decode(_asks, frame)
 
 
 def decode_answer(frame: bytes) -> Answer:
-    """An answer; MalformedError where it is none."""
+    """Decode an answer; MalformedError if it is none."""
     return _decode(_answers, frame)
 
 
@@ -156,20 +154,20 @@ def _decode(decoder: msgspec.msgpack.Decoder[_Decoded], frame: bytes) -> _Decode
 
 
 def pieces(count: int) -> int:
-    """How many pieces that many keys are sent in."""
+    """The number of pieces in which ``count`` keys are sent."""
     return -(-count // PIECE)
 
 
 def size_of(piece: int, count: int) -> int:
-    """How many of the keys are in a piece."""
+    """The number of keys in piece ``piece`` of ``count`` keys."""
     return max(0, min(PIECE, count - piece * PIECE))
 
 
 class Pieces:
-    """Takes a set's pieces in their order; one that is sent again must be what it was.
+    """Takes the pieces of a set in order; a repeated piece must be the same as before.
 
-    ``what`` the set is goes into complaints; it has ``count`` elements of ``width`` bytes, which
-    must be sorted without repeats if ``ascending``.
+    Error messages call the set ``what``. It has ``count`` elements of ``width`` bytes, which must
+    be sorted without repeats if ``ascending``.
     """
 
     def __init__(self, what: str, width: int, count: int, *, ascending: bool = False) -> None:
@@ -181,15 +179,15 @@ class Pieces:
 
     @property
     def taken(self) -> int:
-        """Pieces that are there."""
+        """Number of pieces that have come."""
         return len(self._digests)
 
     def take(self, piece: int, points: bytes) -> list[bytes]:
-        """The elements of a piece; none where it was there before.
+        """Take a piece and return its elements; none if it had come before.
 
         Raises:
-            MalformedError: of a wrong length, or not sorted.
-            ConflictError: out of turn, or not what it was.
+            MalformedError: it has a wrong length, or is not sorted.
+            ConflictError: it is not the next one, or differs from what it was before.
         """
         digest = hashlib.sha256(points).digest()
         if piece < self.taken:
@@ -212,7 +210,17 @@ class Pieces:
 class MemberSet:
     """What one feature holder has sent since it last began.
 
-    It multiplies ``theirs`` points of the label holder and sends them back; 0 for hashes.
+    It multiplies ``theirs`` points of the label holder and sends them back; 0 for hashes. Its
+    states::
+
+        from       to         when
+        sending    waiting    all pieces of both sets have come (`finish`)
+        waiting    compared   the label holder has multiplied its points as well (`compare`);
+                              hashes are compared as they came
+        compared   marked     all members are compared; bits say what is common (`mark`)
+        marked     confirmed  it found the label holder's fingerprint as well
+
+    A member that begins again gets a new set.
     """
 
     def __init__(self, begin: Begin, theirs: int) -> None:
@@ -225,31 +233,34 @@ class MemberSet:
         self.mine: list[bytes] = []
         """The label holder's points as they came back, in the label holder's order."""
         self.waits = False
-        """Everything was sent."""
+        """Whether it has sent everything."""
         self.bits = b""
-        """Which of its points are common to all, once that is known."""
+        """A bit for each of its points: whether it is common to all; empty until that is known."""
         self.confirmed = False
-        """It has the records that the label holder has."""
+        """Whether it has found the same records as the label holder."""
 
     @property
     def share(self) -> float:
-        """How much of all was sent, from 0 to 1."""
+        """The share of all pieces that have come, from 0 to 1."""
         return (self.own.taken + self.raised.taken) / (self.own.total + self.raised.total)
 
     @property
     def is_compared(self) -> bool:
-        """Everything was sent and worked through."""
+        """Whether everything was sent, and its points are ready to be compared."""
         return self.waits and len(self.compared) == self.begin.count
 
     def compare(self, points: Sequence[bytes]) -> None:
-        """The next of its own points as they are compared; MalformedError if two became one."""
+        """Add the next of its points as they are compared; MalformedError if two became one."""
         self.compared += points
         whole = len(self.compared) == self.begin.count
         if whole and len(set(self.compared)) != self.begin.count:
             raise MalformedError("two of its own elements are one record")
 
     def finish(self) -> None:
-        """Everything was sent; ConflictError if not, MalformedError if an element came twice."""
+        """Note that everything was sent.
+
+        ConflictError if pieces are missing, MalformedError if an element came twice.
+        """
         if self.waits:
             return
         own, raised = self.own, self.raised
@@ -263,7 +274,7 @@ class MemberSet:
         self.waits = True
 
     def matches(self, mine: Sequence[bytes]) -> dict[int, int]:
-        """The places of the label holder's points that the member has, and where it has them."""
+        """Place of a common point at the label holder → its place at the member."""
         places = {point: place for place, point in enumerate(mine)}
         return {places[own]: place for place, own in enumerate(self.compared) if own in places}
 

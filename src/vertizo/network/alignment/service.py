@@ -1,4 +1,16 @@
-"""The label holder's side of an alignment: takes in all sets, and tells what is common to them."""
+"""The label holder's side of an alignment: it takes all sets, and tells what is common to them.
+
+The alignment as a whole::
+
+    from        to          when
+    gathering   found       every member's set is compared, and some record is common (`_compare`)
+    found       agreed      every member has confirmed the fingerprint (`_settle`)
+    gathering   failed      no record is common, or `wait` ran out of patience (`_end`)
+    found       failed      a member found another fingerprint, or `wait` ran out of patience
+    any         crashed     an error in the thread: members are told, and `wait` raises it
+
+Each member's set has states of its own (`vertizo.network.alignment.messages.MemberSet`).
+"""
 
 from __future__ import annotations
 
@@ -36,10 +48,10 @@ CRASHED = messages.encode(messages.Failed("the label holder's program failed"))
 class AligningService:
     """A `Service` that aligns the records of all members with the label holder's.
 
-    The outcome is told once, for one set of each member: until then a member may begin again with
-    another set, as after a crash, and learns nothing by it; afterwards another set is refused. The
-    keys are canonical (`vertizo.data.alignment.keys_of`), each once; members must name the same
-    method and federation.
+    The outcome is told for one set of each member. Until then a member may begin again with another
+    set, as after a crash, and learns nothing by it; afterwards another set is refused. The keys are
+    canonical (`vertizo.data.alignment.keys_of`), each once; members must name the same method and
+    federation.
 
     Raises:
         ConfigError: no members, one twice, an unknown method, or the method's extra is missing.
@@ -65,18 +77,18 @@ class AligningService:
         self._federation = federation
         self._sets: dict[str, MemberSet] = {}
         self._refusals: dict[str, str] = {}
-        """What each was told last, where that was a refusal."""
+        """Member → the reason, if its last ask was refused."""
         self._broken: dict[str, str] = {}
-        """Why the set of a member was dropped while it was worked on."""
+        """Member → why its set was dropped while it was worked on."""
         self._points: list[bytes] = []
-        """The label holder's, in the order of ``_keys`` once all are there."""
+        """The label holder's points, in the order of ``_keys`` once all are there."""
         self._curve = Curve(federation) if method == "private" else None
         self._salt = b"" if self._curve else os.urandom(32)
         self._ready = self._over = False
         self._found: Alignment | None = None
         self._failure: VertizoError | None = None
         self._told = ""
-        """What members are told of the failure; ``{count}`` is how many keys each has."""
+        """Words for members on the failure; ``{count}`` is the number of the member's keys."""
         self._crash: Exception | None = None
         self._changed = Condition()  # guards what is below, and tells of every change
         self._open: dict[str, tuple[bytes, Answer]] = {}
@@ -87,21 +99,21 @@ class AligningService:
         self._do(self._sort)
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As for a `Service`."""
+        """Take in an ask, as a `Service` does; it is answered now or later."""
         with self._changed:
             self._connected.add(member)
             self._open[member] = (frame, answer)
         self._do()
 
     def gone(self, member: str) -> None:
-        """As for a `Service`."""
+        """Forget the open ask of a member whose connection was lost or closed."""
         with self._changed:
             self._connected.discard(member)
             self._open.pop(member, None)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread; nothing is answered any more."""
+        """End the thread, after which nothing is answered."""
         self._thread.shutdown(cancel_futures=True)
 
     def wait(
@@ -112,10 +124,10 @@ class AligningService:
         patience: float | None = None,
         grace: float = 5.0,
     ) -> Alignment:
-        """What all parties agreed on, once they have.
+        """Wait until all parties agree; return the alignment.
 
-        ``waiting`` is told who is `missing` each ``every`` seconds; after ``patience`` seconds it
-        is given up, and members have ``grace`` seconds at the end to hear of it and go.
+        ``waiting`` is told who is `missing` each ``every`` seconds. After ``patience`` seconds the
+        alignment is given up. At the end members have ``grace`` seconds to hear of it and go.
 
         Raises:
             DataError: no record is common to all.
@@ -139,7 +151,7 @@ class AligningService:
         return self._found
 
     def missing(self) -> dict[str, str]:
-        """The members that have not done all they can, and what each was last seen doing."""
+        """Members that the others wait for, and what each was last seen doing."""
         states: dict[str, str] = {}
         for member in self.members:
             theirs = self._sets.get(member)
@@ -155,7 +167,7 @@ class AligningService:
         return states
 
     def _wait_for(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Whether that was reached in time; an error in the thread is raised here."""
+        """Wait for something; return whether it came in time. Raises an error of the thread."""
         with self._changed:
             there = self._changed.wait_for(lambda: self._crash or reached(), max(0.0, seconds))
         if self._crash is not None:
@@ -163,7 +175,7 @@ class AligningService:
         return bool(there)
 
     def _settle(self) -> None:
-        """Find the outcome once everything is there, and the end once all have confirmed it."""
+        """Find the outcome once all sets are compared, and end once all have confirmed it."""
         if self._over or not self._ready or len(self._sets) < len(self.members):
             return
         sets = self._sets.values()
@@ -173,19 +185,19 @@ class AligningService:
             self._over = True
 
     def _end(self, failure: VertizoError, told: str) -> None:
-        """End without a result, unless there is one already."""
+        """End without a result, unless the alignment is over already."""
         if not self._over:
             self._failure, self._told, self._over = failure, told, True
 
     # ---- one thread answers and works, so that neither needs a lock
 
     def _do(self, job: Callable[[], None] = lambda: None) -> None:
-        """Have a job done, after those given before, and open asks looked at."""
+        """Queue a job for the thread, which also answers open asks."""
         with suppress(RuntimeError):  # closed
             self._thread.submit(self._turn, job)
 
     def _turn(self, job: Callable[[], None]) -> None:
-        """Answer what can be answered, and do one job: so no ask waits for more than that."""
+        """Answer open asks and do one job, so that no ask waits for more than one job."""
         try:
             if self._crash is None:
                 self._answer_open()
@@ -217,7 +229,7 @@ class AligningService:
         self._points += self._curve.blind(keys) if self._curve else salted_hashes(self._salt, keys)
 
     def _sort(self) -> None:
-        """By what cannot be read, so that the order tells nothing of the keys."""
+        """Sort points and keys by the points, so that the order tells nothing of the keys."""
         order = sorted(range(len(self._points)), key=self._points.__getitem__)
         self._points = [self._points[place] for place in order]
         self._keys = [self._keys[place] for place in order]
@@ -280,7 +292,7 @@ class AligningService:
         return messages.Refused(reason)
 
     def _answer(self, member: str, ask: messages.Ask) -> messages.Answer | None:
-        """The answer, or None to hold the ask; WireError or RefusedError: nothing was changed."""
+        """The answer, or None to hold the ask; WireError or RefusedError if it is refused."""
         if member not in self.members:
             raise UnknownPartyError(f"{member!r} is no member of this federation")
         if isinstance(ask, messages.Begin):
