@@ -1,9 +1,9 @@
-"""What a label holder keeps of a job on disk, and how it resumes from there.
+"""The archive: a label holder's job on disk, from which it resumes.
 
 A checkpoint has the whole state; a journal has what came after it: each query, each piece of an
-evaluation's embeddings, and each evaluation's figures. A process that was killed computes the very
-state it had from the two, noise included: the key of the noise is kept with the checkpoint, and
-each checkpoint takes a new one.
+evaluation's embeddings, and each evaluation's figures. From the two, a process that was killed
+computes the same state again, noise included: the key of the noise is kept with the checkpoint, and
+each checkpoint takes a new key.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
 
 QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT, TOLD = range(7)
-"""Kinds of the journal's records; `UPLOAD` and `SENT` are of evaluations."""
+"""Kinds of the journal's records; `UPLOAD` and `SENT` belong to evaluations."""
 STATE = "course"
-"""What checkpoints call the `JobState`."""
+"""Key of the `JobState` in checkpoints."""
 
 
 class KeyedBytes:
-    """Bytes that nobody can foresee who does not know the key: AES-256 in counter mode.
+    """A source of bytes that nobody without the key can foresee: AES-256 in counter mode.
 
-    A server that was killed computes anew what it had computed since its checkpoint, noise
-    included, so that nothing is released a second time with other noise. It therefore keeps the
-    key of that noise with the checkpoint, and takes a new one with each: no key is ever used for
-    two different courses of events.
+    A killed server computes again what it had computed since its checkpoint, noise included, so
+    that nothing is released a second time with other noise. For that it keeps the key of the noise
+    with the checkpoint, and each checkpoint takes a new key: no key is ever used for two different
+    courses of events.
 
     >>> source = KeyedBytes(bytes(32))
     >>> first = source(5)
@@ -68,13 +68,13 @@ class KeyedBytes:
         self.rekey(key)
 
     def rekey(self, key: bytes) -> None:
-        """Start anew with a key of 32 bytes."""
+        """Start again with a key of 32 bytes."""
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def __call__(self, count: int) -> bytes:
-        """So many bytes; never the same again under one key."""
+        """The next ``count`` bytes of the key's stream."""
         return self._stream.update(bytes(count))
 
 
@@ -84,13 +84,13 @@ class Archive:
     def __init__(self, config: ExperimentConfig, served: ServeOptions) -> None:
         self.config = config
         self.state: JobState | None = None
-        """None until all members were ready."""
+        """The state of the job; None until all members are ready."""
         self.ready: list[Ready | None] = [None] * len(served.members)
-        """What each member said of its party."""
+        """What each member said of its party when it was ready; None before."""
         self.told: set[int] = set()
-        """The members that know that the job is over while a raw head is still to be fitted."""
+        """Members that were told that the job is over while a raw head is still to be fitted."""
         self.seconds = 0.0
-        """Spent on asks, over all processes that served the job."""
+        """Seconds spent on asks, in all processes that served the job."""
         self.traffic = Traffic()
         self._served = served
         self._folder = RunFolder(served.folder)
@@ -100,7 +100,7 @@ class Archive:
         self._bytes = KeyedBytes(os.urandom(32))
 
     def open(self) -> None:
-        """Begin a job, or resume the one that is there; UserError where that cannot be."""
+        """Begin a job, or resume the one in the folder; UserError if neither can be."""
         folder, served = self._folder, self._served
         known = (folder.path / "config.yaml").is_file()
         if not known:
@@ -131,7 +131,7 @@ class Archive:
             self._resume(*loaded)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._store.close()
         self._exit.close()
 
@@ -156,15 +156,15 @@ class Archive:
             )
 
     def _agreement(self) -> bytes:
-        """Who takes part in what; none of it may change."""
+        """Name, members and trial of the federation as JSON, which may not change during a job."""
         keys = ("name", "members", "trial")
         return json.dumps({key: getattr(self._served, key) for key in keys}, indent=1).encode()
 
     def begin(self) -> JobState:
         """Make the label holder's party, once all members are ready.
 
-        RunError where the ledger has replies of this job and its checkpoint is gone: what left with
-        them, and steps on secret samples before them, cannot be made again for nothing.
+        RunError if the ledger has replies of this job but its checkpoint is gone: those replies,
+        and steps on secret samples before them, cannot be made again without another charge.
         """
         is_new = not self._store.exists
         made = open_job(
@@ -190,7 +190,7 @@ class Archive:
         return self.state
 
     def _resume(self, kept: Any, journal: Iterator[tuple[int, bytes]]) -> None:
-        """Compute the state that the last process had."""
+        """Compute the state of the last process again, from checkpoint and journal."""
         with self._store.going_on():
             for client, frame in enumerate(kept["ready"]):
                 self.ready[client] = frames.expect(frame, Ready)
@@ -216,10 +216,10 @@ class Archive:
             self.save()
 
     def _check_ledger(self, state: JobState) -> None:
-        """In synchronous rounds an answer that only the ledger knows cannot be made up for.
+        """Raise RunError in synchronous rounds if the ledger has answers that the journal lacks.
 
-        A job with a ledger has each query on the disk before it is charged: this is a checkpoint
-        or a journal that somebody put back.
+        A job with a ledger has each query on the disk before it is charged: then somebody has put
+        back an older checkpoint or journal.
         """
         party = state.job.party
         for client in range(party.clients):
@@ -254,7 +254,7 @@ class Archive:
                 self._folder.append_metrics(row)
 
     def save(self) -> None:
-        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted."""
+        """Write a checkpoint; from here on, noise is drawn with a new key, after a restart too."""
         state, key = self.state, os.urandom(32)
         assert state is not None, "a job that began"
         self._folder.sync_metrics()
@@ -273,26 +273,26 @@ class Archive:
         state.job.party.renew()
 
     def worked(self, seconds: float) -> None:
-        """Count work that a restart would repeat, and keep what came of it if it is much.
+        """Count work that a restart would repeat, and write a checkpoint if it is much.
 
-        Not while a step is due: a checkpoint is of a round that is over.
+        A checkpoint is of a round that is over, so none is written while a step is due.
         """
         if self._store.worked(seconds) and not (self.state is not None and self.state.is_due):
             self.save()
 
     def tend(self) -> None:
-        """Make the steps that are due, if some are; RunError where one cannot be charged."""
+        """Make the server's due steps, if there are some; RunError if one cannot be charged."""
         if self.state is not None and self.state.is_due:
             started = time.perf_counter()
             self.state.tend()
             self.worked(time.perf_counter() - started)
 
     def append(self, kind: int, body: bytes) -> None:
-        """Write down what is about to be acted on, or raise RunError."""
+        """Add to the journal what is about to be acted on, or raise RunError."""
         self._store.append(kind, body)
 
     def tell(self, client: int) -> None:
-        """Write down that a member was told that the job is over: it may have left for good."""
+        """Note in the journal that a member was told the end: it may never ask again."""
         if client not in self.told:
             self.append(TOLD, b"%d" % client)
             self.told.add(client)
@@ -300,10 +300,10 @@ class Archive:
     def score(self, *, told: bool = False) -> None:
         """Score the evaluation under way, if all of its embeddings are there.
 
-        That of a raw head, which is fitted for it, waits until members were ``told`` that the job
-        is over and cannot ask: how long it takes is nothing that they should see. The figures are
-        kept, and the parameters if they are the best so far. RunError where training diverged, or
-        the figures could not be written.
+        The evaluation of a raw head, which fits it, waits until members were ``told`` that the job
+        is over and cannot ask, since they must not see how long it takes. The figures are kept, and
+        the parameters if they are the best so far. RunError if training diverged, or figures cannot
+        be written.
         """
         state = self.state
         if state is None or not state.evaluations.is_answered:
@@ -338,7 +338,7 @@ class Archive:
         self.end_if_done()
 
     def _promote(self, state: JobState) -> None:
-        """The candidate is the best once the journal says so, and not before."""
+        """Make the candidate the best model, once the journal says that it is."""
         best = state.evaluations.best
         if best is None or not self._folder.has("candidate"):
             return
@@ -347,7 +347,7 @@ class Archive:
             self._folder.save("best", candidate)
 
     def end_if_done(self) -> None:
-        """Write the closing figures, and keep the state in which members are told."""
+        """Write the closing figures and a last checkpoint, if the job is done."""
         if self.state is not None and self.state.phase == "done":
             party = self.state.job.party
             summary = summary_of(self.state, self.traffic, self.seconds)

@@ -1,4 +1,4 @@
-"""What a feature holder keeps of a job.
+"""The folder of a feature holder's job, and its files.
 
 =======================  ============================================================
 job                      which job the folder belongs to, and which client of it
@@ -45,7 +45,7 @@ class ClientFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else uses the folder inside; RunError where somebody does."""
+        """Make and lock the folder; RunError if another process has it."""
         if (self.path / "run_name").exists():
             raise RunError(f"federation.folder {self.path} holds a run of `vertizo train`")
         self._files.make()
@@ -55,11 +55,11 @@ class ClientFolder:
             yield
 
     def run_name(self) -> str:
-        """The job that the folder belongs to; empty where it belongs to none."""
+        """The name of the job that the folder belongs to; empty if it belongs to none."""
         return (self._read("job") or "").partition(" ")[0]
 
     def check_job(self, job: str, client: int) -> None:
-        """Raises RunError if the folder belongs to another job, or to another member."""
+        """Raise RunError if the folder belongs to another job, or to another member."""
         known = self._read("job")
         if known is None or known == f"{job} {client}":
             return
@@ -77,7 +77,7 @@ class ClientFolder:
         preparation: Preprocessing | None,
         files: Iterable[Path | None] = (),
     ) -> None:
-        """Write what is known at the start; RunError where it is there and was something else."""
+        """Write what is known at the start; RunError if the folder has something else already."""
         known = self.path / "checkpoints" / "terms"
         if self._read("job") is not None:
             if self.settings() != settings or checkpoint.kept(known) != frames.encode(terms):
@@ -101,7 +101,7 @@ class ClientFolder:
             checkpoint.keep(self.path / "preparation.json", content.encode())
 
     def go_on_with(self, preparation: Preprocessing | None, *, begun: bool) -> None:
-        """Keep to the table that training began with; before that, it may be aligned anew."""
+        """Raise RunError if the table changed after training began; before that, take it over."""
         if preparation is None or alike(self.preparation().state(), preparation.state()):
             return
         if begun:
@@ -119,7 +119,7 @@ class ClientFolder:
         return checkpoint.kept_text(path) if path.exists() else None
 
     def terms(self) -> Terms:
-        """As the label holder sent them; RunError where they are not there, or damaged."""
+        """The terms as the label holder sent them; RunError if missing or damaged."""
         path = self.path / "checkpoints" / "terms"
         content = checkpoint.kept(path)
         try:
@@ -129,7 +129,7 @@ class ClientFolder:
         return terms
 
     def settings(self) -> ExperimentConfig:
-        """What was agreed on; RunError where the folder holds no job."""
+        """The configuration that was agreed on; RunError if the folder holds no job."""
         if self._read("job") is None:
             raise RunError(f"{self.path} holds no job; `vertizo join` makes one")
         path = self.path / "settings.yaml"
@@ -137,7 +137,7 @@ class ClientFolder:
         return schema.load(path)
 
     def preparation(self) -> Preprocessing:
-        """How new records become features; RunError where that is not there, or damaged."""
+        """The preparation that makes new records features; RunError if missing or damaged."""
         text = self._read("preparation.json")
         if text is None:
             raise RunError(f"{self.path} holds no table's job; new records cannot be prepared")
@@ -147,11 +147,11 @@ class ClientFolder:
             raise RunError(f"{self.path / 'preparation.json'} is damaged: {error}") from None
 
     def consider(self, number: int, parameters: State) -> None:
-        """Remember the model of an evaluation, before its embeddings are sent."""
+        """Keep the model of an evaluation as the candidate, before its embeddings are sent."""
         self._files.save("candidate", {"number": number, "parameters": parameters})
 
     def keep(self, number: int) -> None:
-        """The candidate of that number is the best so far; RunError where it is not there."""
+        """Make the candidate of that evaluation the best; RunError if it is not there."""
         if self._is("best", number):
             return
         if not self._is("candidate", number):
@@ -159,7 +159,7 @@ class ClientFolder:
         self._files.save("best", self._files.load("candidate", "parameters"))
 
     def _is(self, name: str, number: int) -> bool:
-        """Whether that checkpoint is of that evaluation."""
+        """Whether the checkpoint ``name`` is of evaluation ``number``."""
         return self._files.has(name) and bool(self._files.load(name, "number")["number"] == number)
 
     def best(self) -> State:
@@ -176,7 +176,7 @@ class ClientFolder:
         return self._files.summary()
 
     def model(self) -> State:
-        """The model's state at the end; RunError where the job is not over."""
+        """The model's state at the end; RunError if the job is not over."""
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise RunError(f"{self.path}: the job is not over; `vertizo join` continues it")

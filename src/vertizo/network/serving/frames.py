@@ -1,8 +1,8 @@
-"""What members and the label holder say to each other beside the parties' own messages.
+"""Frames that members and the label holder exchange beside the parties' own messages.
 
-A frame of the parties (`vertizo.protocol.wire`) travels as it is. Frames of this module have
-the same header with a magic of their own, and a MessagePack body. An ask is one frame;
-an answer is one or several, one after the other, and the member does what they say in that order.
+A frame of the parties (`vertizo.protocol.wire`) travels as it is. Frames of this module have the
+same header with a magic of their own, and a MessagePack body. An ask is one frame; an answer is one
+or several in a row, and the member does what they say in that order.
 
 ===========  ==========  =======================================================================
 asks         answers
@@ -58,46 +58,46 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class Hello(_Frame, frozen=True, tag=1, forbid_unknown_fields=False):
-    """A member introduces itself; who it is, its certificate says.
+    """A member's greeting; who it is, its certificate says.
 
-    Later versions may add fields, so that this one can still name what it does not speak.
+    Later versions may add fields, which this one ignores, so that it can name the other version.
     """
 
     protocol: Count
     federation: Name
     version: Name = ""
-    """Of its vertizo."""
+    """The member's version of vertizo."""
 
 
 class Terms(_Frame, frozen=True, tag=2):
-    """What is to be trained."""
+    """The terms of a job: what is to be trained."""
 
     job: Name
-    """Names this run; a member's folder belongs to one."""
+    """Name of this run, to which a member's folder belongs."""
     index: Count
-    """Which client the member is."""
+    """The member's number as a client, from 0."""
     members: tuple[Name, ...]
     settings: str
     """The configuration that all share, JSON."""
     own_tables: bool
     """Whether each party has a table of its own, or takes its part of a named data set."""
     choice: Count
-    """Public seed of which records validate."""
+    """Public seed of the choice of validation records."""
     shared: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
     """Key of the randomness that the label holder and this member share."""
     trial: bool
-    """Whether everything random follows from ``choice``: for trying out, secrets included."""
+    """Whether all randomness, secrets included, follows from ``choice``: for trying out."""
 
 
 class Ready(_Frame, frozen=True, tag=3):
-    """The member's party is made."""
+    """The member's party is made; its facts."""
 
     job: Name
     embedding_dim: Count
     records: tuple[Count, Count, Count]
-    """For training, validation and test."""
+    """Numbers of training, validation and test records."""
     fingerprint: Annotated[bytes, msgspec.Meta(max_length=32)]
-    """Of the records' keys in their order."""
+    """Fingerprint of the records' keys in their order."""
     fitted: bool
     """Whether its features were scaled by statistics of the training records."""
     mixes_records: bool
@@ -105,13 +105,13 @@ class Ready(_Frame, frozen=True, tag=3):
 
 
 class Next(_Frame, frozen=True, tag=4):
-    """What is there to do?"""
+    """The member asks what there is to do."""
 
     job: Name
 
 
 class Sent(_Frame, frozen=True, tag=5):
-    """All pieces of an upload are there."""
+    """The member has sent all pieces of an upload."""
 
     job: Name
     purpose: WirePurpose
@@ -119,15 +119,15 @@ class Sent(_Frame, frozen=True, tag=5):
 
 
 class Go(_Frame, frozen=True, tag=6):
-    """Ask, at your own pace."""
+    """The member may send queries, at its own pace."""
 
 
 class Send(_Frame, frozen=True, tag=7):
-    """Upload the embeddings of one partition, and remember the parameters they were made with."""
+    """The member is to upload the embeddings of one partition, and keep their parameters."""
 
     purpose: WirePurpose
     number: Count
-    """Of the evaluation."""
+    """The number of the evaluation."""
     model: Literal["now", "best"]
 
 
@@ -138,38 +138,38 @@ class Keep(_Frame, frozen=True, tag=8):
 
 
 class Noted(_Frame, frozen=True, tag=9):
-    """The piece arrived."""
+    """A piece of an upload arrived."""
 
 
 class Done(_Frame, frozen=True, tag=10):
     """The job is over."""
 
     words: str
-    """What it guarantees."""
+    """The privacy statement, in words."""
     best: Count | None
-    """The evaluation whose parameters are the model; None for the last ones."""
+    """The evaluation whose parameters are the final model; None for the last parameters."""
 
 
 class Refusal(_Frame, frozen=True, tag=11):
-    """The ask is not accepted, and asking again will not help."""
+    """The ask is refused; repeating it will not help."""
 
     words: str
 
 
 class Want(_Frame, frozen=True, tag=12):
-    """Look these records up, for scores."""
+    """The member is to look up records of these keys, for scores."""
 
     number: Count
     keys: tuple[Name, ...]
 
 
 class Found(_Frame, frozen=True, tag=13):
-    """What a member has of what was wanted; the upload of its embeddings is behind it, if any."""
+    """The wanted records that a member has; an upload of their embeddings follows, if any."""
 
     job: Name
     number: Count
     places: tuple[Count, ...] | None
-    """In the keys, in order; None where the member's table could not be read."""
+    """Their places among the keys, in order; None if the member's table could not be read."""
 
 
 Ask = Hello | Ready | Next | Sent | Found
@@ -181,22 +181,22 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame of this module."""
+    """Encode a frame of this module."""
     return framed(MAGIC, _encoder.encode(frame))
 
 
 def framed(magic: bytes, body: bytes) -> bytes:
-    """A body behind the header that says whose it is."""
+    """Put a header with that magic in front of a body."""
     return HEADER.pack(magic, wire.VERSION, 0, len(body)) + body
 
 
 def is_party_frame(frame: bytes) -> bool:
-    """Whether a frame is one of the parties', to be handed on as it is."""
+    """Whether a frame is a party's message, which is passed on as it is."""
     return frame[:2] == wire.MAGIC
 
 
 def body_of(magic: bytes, frame: bytes) -> memoryview:
-    """What is behind the header of one frame, or a WireError."""
+    """The body of one frame, or a WireError."""
     if len(frame) < HEADER.size:
         raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
     found, version, reserved, length = HEADER.unpack_from(frame)
@@ -210,7 +210,7 @@ def body_of(magic: bytes, frame: bytes) -> memoryview:
 
 
 def decode(frame: bytes) -> Frame:
-    """One frame of this module, or a WireError."""
+    """Decode one frame of this module, or raise WireError."""
     body = body_of(MAGIC, frame)
     try:
         found: Frame = _decoder.decode(body)
@@ -220,7 +220,7 @@ def decode(frame: bytes) -> Frame:
 
 
 def split(answer: bytes) -> Iterator[bytes]:
-    """The frames of an answer, in order; WireError where it does not end with one."""
+    """Yield the frames of an answer, in order; WireError if it ends within one."""
     start = 0
     while start < len(answer):
         if len(answer) - start < HEADER.size:
@@ -237,7 +237,10 @@ def split(answer: bytes) -> Iterator[bytes]:
 
 
 def expect(answer: bytes, *expected: type[Frame]) -> Any:
-    """An answer of a single frame of such a kind; RunError if a refusal, else WireError."""
+    """Decode an answer of one frame of an expected type.
+
+    RunError for a refusal, WireError for anything else.
+    """
     found = decode(answer)
     if isinstance(found, Refusal):
         raise RunError(f"the label holder refused: {found.words}")
@@ -247,7 +250,7 @@ def expect(answer: bytes, *expected: type[Frame]) -> Any:
 
 
 def greet(ask: Callable[[bytes], bytes], federation: str) -> Terms:
-    """Say which version this party is; what is to be done, for it to accept or not.
+    """Send a hello; return the label holder's terms, not yet accepted.
 
     RunError if the label holder refuses.
     """
@@ -262,7 +265,7 @@ def upload(
     rows: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> None:
-    """Send a partition's embeddings piece by piece; ``progress`` hears the share that is sent."""
+    """Send a partition's embeddings piece by piece; ``progress`` gets the share that is sent."""
     at_once = rows_at_once(made.embedding_dim)
     for start in range(0, rows, at_once):
         stop = min(start + at_once, rows)
@@ -272,7 +275,7 @@ def upload(
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """What the label holder sent and this party cannot use ends the job here, in one line."""
+    """Turn errors on what the label holder sent into a RunError, which ends the job here."""
     try:
         yield
     except (WireError, RefusedError) as error:

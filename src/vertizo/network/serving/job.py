@@ -1,4 +1,4 @@
-"""What a label holder needs to serve one job: its data, its party, and what is guaranteed.
+"""Building a served job: the label holder's records, its party, and what is guaranteed.
 
 Before the first of several jobs begins, `budget_for_jobs` says what budget they need.
 """
@@ -43,9 +43,9 @@ from vertizo.run.loop.job_state import Job
 from vertizo.run.loop.ledger_session import budget_of, charged_to, check_exact, check_records_free
 
 CHARGED = ("gaussian", *ON_LABELS)
-"""Mechanisms that count what may depend on a record."""
+"""Mechanisms that charge what may depend on a record."""
 USUAL_DIM = 16
-"""Numbers of an embedding, where the configuration leaves them to the members."""
+"""Numbers of an embedding, assumed if the configuration leaves them to the members."""
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
 
 
@@ -55,13 +55,13 @@ class Records:
 
     data: VerticalData
     fingerprint: bytes
-    """Of their keys; empty for a named data set, which has none."""
+    """Fingerprint of their keys; empty for a named data set, which has none."""
     told: ChosenRows | None = None
-    """Which train, validate and test, where members cannot work it out."""
+    """Which of them train, validate and test; None if members can work it out."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """For training, validation and test."""
+        """Numbers of training, validation and test records."""
         labels = self.data.labels
         return len(labels["train"]), len(labels["validation"]), len(labels["test"])
 
@@ -81,16 +81,17 @@ class Records:
 
 
 def choice_seed(config: ExperimentConfig, *, trial: bool) -> int:
-    """Public seed of which records validate.
+    """The public seed of the choice of validation records.
 
-    What may be charged to a ledger must give the same IDs to the same records in every job.
+    It is 0 for jobs that may be charged to a ledger, which must give the same IDs to the same
+    records in every job.
     """
     charged = config.privacy.ledger is not None or config.privacy.mechanism in CHARGED
     return 0 if charged and not trial else config.seed
 
 
 def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
-    """The label holder's records; ConfigError or DataError names the key, file or column."""
+    """Load the label holder's records; ConfigError or DataError names key, file or column."""
     stream = choice_of(choice_seed(config, trial=served.trial))
     if config.data.name == "table":
         choice = party_table.Choice(
@@ -114,7 +115,7 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
 
 
 def settings_of(config: ExperimentConfig, *, trial: bool, told: ChosenRows | None = None) -> str:
-    """What of a configuration all parties share, JSON; nothing that is the label holder's own.
+    """The settings that all parties share, as JSON, without the label holder's own ones.
 
     In a trial members make their noise as the simulator does, from a public seed and the whole
     configuration's digest. ``told`` says which records train, validate and test.
@@ -155,11 +156,11 @@ def open_job(
     run: str,
     trial: bool,
 ) -> Iterator[Job]:
-    """The label holder's party, charged to a ledger where a guarantee holds.
+    """Make a job, with the label holder's party, charged to a ledger if a guarantee holds.
 
-    The ledger is in the run's folder unless privacy.ledger names another; one of its own is made
-    where the job ``is_new``, and not later. ``run`` is its name in the ledger. So are private
-    labels. ConfigError or RunError where the job cannot be served.
+    The ledger is in the run's folder unless privacy.ledger names another file; so are private
+    labels. A ledger of its own is made only while the job ``is_new``. ``run`` is the job's name in
+    the ledger. ConfigError or RunError if the job cannot be served.
     """
     fitted = [n for n, one in zip(records.data.parties, ready, strict=True) if one.fitted]
     data = replace(
@@ -237,10 +238,10 @@ def _releases(party: ServerParty) -> Releases:
 
 
 def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> None:
-    """Refuse a new job that would make a file for records that another one is for.
+    """Raise RunError for a new job whose records another ledger or label file is for already.
 
-    So early that it leaves no folder behind. Once the members are ready, making the file checks it
-    again. The RunError names the other file, and says what to do.
+    This check is early, so that no folder is left behind; making the file checks again once members
+    are ready. The error names the other file.
     """
     privacy = config.privacy
     exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"
@@ -252,36 +253,36 @@ def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> 
 
 
 def charged_data(config: ServeConfig) -> VerticalData:
-    """The records of jobs that are charged to a file; ConfigError in a trial, which is not."""
+    """The records of jobs that are charged to a file; ConfigError for a trial, which has none."""
     if config.federation.trial:
         raise ConfigError(NO_LEDGER)
     return records_of(config.experiment(), config.federation).data
 
 
 def _foreseen(config: ExperimentConfig, data: VerticalData) -> ServerParty:
-    """The party of a job before members came, who say how long their embeddings are."""
+    """The party of a job before members come, with a guess at the sizes of their embeddings."""
     dims = [getattr(config.client.model, "outputs", None) or USUAL_DIM] * len(data.parties)
     return _make_party(config, data, dims, Stream.from_seed(0), trial=False)
 
 
 @dataclass(frozen=True)
 class JobPreview:
-    """What can be said of a job before its members come."""
+    """Facts of a job that are known before its members come."""
 
     settings: str
-    """As of `settings_of`, without which records train."""
+    """The shared settings (`settings_of`), without the choice of records."""
     statement: Statement
-    """What is guaranteed, unless members fit what they prepare or mix records."""
+    """The privacy statement, unless members fit their preparation to records, or mix records."""
     noise: EmbeddingStatement | None
-    """Of the noise that each member puts on its embeddings."""
+    """The guarantee of noise that each member puts on its embeddings; None without."""
 
 
 def foresee(config: ServeConfig, *, aligned: bool = True) -> JobPreview:
-    """What a label holder can say of a job before it is begun.
+    """Preview a job before it is begun, without writing anything.
 
-    Of records that are not ``aligned`` yet, fewer will be left: settings that follow from their
-    number are left out, and whether they are charged elsewhere is found when the job begins.
-    ConfigError, DataError or RunError where it could not be served; nothing is written.
+    Records that are not ``aligned`` yet will become fewer: then settings that follow from their
+    number are left out, and charges elsewhere are looked for when the job begins. ConfigError,
+    DataError or RunError if the job could not be served.
     """
     plain, served = config.experiment(), config.federation
     data = records_of(plain, served).data
@@ -297,7 +298,7 @@ def foresee(config: ServeConfig, *, aligned: bool = True) -> JobPreview:
 
 
 def _without(tree: dict[str, Any], given: Options, completed: Options) -> dict[str, Any]:
-    """Settings without what was completed from the data."""
+    """Settings without those that were filled in from the data."""
     kept = {}
     for key, value in tree.items():
         before, after = getattr(given, key, None), getattr(completed, key, None)
@@ -311,9 +312,9 @@ def _without(tree: dict[str, Any], given: Options, completed: Options) -> dict[s
 def budget_for_jobs(config: ServeConfig, data: VerticalData, runs: int) -> LedgerBudget:
     """The budget that so many jobs of a label holder need, for its records (`charged_data`).
 
-    How long members' embeddings are is not known before they come. It shows in the ninth digit of
-    the noise on secret steps, for which a millionth is set aside. ConfigError or DataError where
-    the job could not be served, or has no exact guarantee.
+    The sizes of members' embeddings are not known yet. They change the noise on secret steps in its
+    ninth digit, for which a millionth is set aside. ConfigError or DataError if the job could not
+    be served, or has no exact guarantee.
     """
     plain = config.experiment()
     plain = plain.model_copy(update={"privacy": plain.privacy.model_copy(update={"ledger": None})})

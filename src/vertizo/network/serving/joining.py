@@ -1,8 +1,20 @@
 """The feature holder's side of a job: a loop that asks over a channel and does what it is told.
 
-It holds the client party and keeps on disk what a restart needs: each query before it is sent,
-each reply before it is applied. So it may be killed at any moment and started again with the same
-folder; it sends the very query that was open, and the label holder answers a query once.
+It holds the client party and keeps on disk what a restart needs: each query before it is sent, each
+reply before it is applied. So it may be killed at any moment and started again with the same
+folder; it sends the open query again, byte for byte, and the label holder charges a query once.
+
+The state of the loop is the party's open query, `_going` and `_announced`::
+
+    from      to        when
+    new       idle      terms are accepted and the party is made (`_open`); it says `Ready`
+    new       asking    likewise, and the folder has an open query
+    idle      asking    a round is announced, or `Go` was heard and queries are left (`_next`)
+    asking    idle      the reply is applied (`_told`), or the round went on without it (withdrawn)
+    idle      idle      an upload is sent (`Send`), parameters are kept (`Keep`), or it asks `Next`
+    idle      over      `Done`: model and figures are written (`_end`)
+
+Whatever else it hears while it is asking, it does, and then sends the open query again.
 """
 
 from __future__ import annotations
@@ -62,7 +74,7 @@ TRIAL = "Nothing is protected: this was a trial, whose secrets follow from a pub
 
 
 class Progress(NamedTuple):
-    """Where a member stands, for a display."""
+    """The progress of a member, for a display."""
 
     answered: int
     total: int
@@ -72,24 +84,24 @@ class Progress(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A job that is over, at a member."""
+    """The closing figures of a job at a member."""
 
     words: str
-    """What the label holder says that it guarantees; nobody here can check it."""
+    """The label holder's privacy statement, which nobody here can check."""
     own_words: str
-    """What this party knows by itself of what it sent."""
+    """This party's own statement on what it sent."""
     queries: int
     sent: int
     received: int
     finished: str = ""
-    """When, by this machine's clock, in UTC; empty in jobs of older versions."""
+    """Time of the end by this machine's clock, in UTC; empty in jobs of older versions."""
 
 
 class Member(Stateful):
-    """Takes part in one job, from its beginning or from where its folder says it was.
+    """Takes part in one job, from its beginning or from the state in its folder.
 
-    ``progress`` is called after each answer. Entering and `run` raise a UserError of one line that
-    says what does not fit.
+    ``progress`` is called after each answer. Entering and `run` raise a UserError if something does
+    not fit.
     """
 
     STATE = ("made.party", "_parameters", "made.optimizer", "_sent", "_received", "_uses")
@@ -131,7 +143,7 @@ class Member(Stateful):
     # Joining.
 
     def _open(self) -> None:
-        """Hear the terms, make the party, and resume where the folder says it was."""
+        """Get and check the terms, make the party, and resume from the state in the folder."""
         self.terms = terms = frames.greet(self._channel.ask, self._options.name)
         if not terms.index < len(terms.members):
             raise MalformedError(f"client {terms.index} of {len(terms.members)} members")
@@ -229,7 +241,7 @@ class Member(Stateful):
 
     @property
     def _parameters(self) -> Model:
-        """The model, which keeps them."""
+        """The client's model, whose state is its parameters."""
         return self.made.model
 
     def _save(self) -> None:
@@ -238,7 +250,7 @@ class Member(Stateful):
     # The loop.
 
     def run(self) -> Joined:
-        """Take part until the job is over; RunError where the label holder refuses or is away."""
+        """Take part until the job is over; RunError if the label holder refuses or is away."""
         torch.set_num_threads(self.settings.threads)
         party, total = self.made.party, steps_of_client(self.settings, self._rows["train"])
         # An open query comes first: what is done next must be done with what it is answered.
@@ -252,9 +264,9 @@ class Member(Stateful):
                 ask = self._next(total)
 
     def _next(self, total: int) -> bytes:
-        """The next ask: the open query, a new one if it may, or whether there is something to do.
+        """The next ask: the open query, a new query if one may be made, or else `Next`.
 
-        An open query is asked again even when the label holder spoke of something else.
+        An open query is repeated even if the label holder spoke of something else.
         """
         party = self.made.party
         announced, self._announced = self._announced, None
@@ -275,9 +287,10 @@ class Member(Stateful):
         return query
 
     def _count_uses(self) -> None:
-        """Embeddings are noised so that a record may be used once an epoch, and not more often.
+        """Count how often the open query's records were used; RefusedError if above once an epoch.
 
-        In their own order members keep to that anyway.
+        Noise on embeddings is calibrated to that. In asynchronous rounds members keep to it by
+        their own order.
         """
         ids = self.made.party.open_ids
         if self._noise is None or ids is None or not self._synchronous:
@@ -295,7 +308,7 @@ class Member(Stateful):
         return answer
 
     def _do(self, answer: bytes) -> Done | None:
-        """What an answer says, in its order; whether the job is over."""
+        """Do what the frames of an answer say, in order; return a `Done`, if there is one."""
         waiting = deque(frames.split(answer))
         while waiting:
             frame = waiting.popleft()
@@ -318,7 +331,7 @@ class Member(Stateful):
         return None
 
     def _told(self, frame: bytes) -> None:
-        """A reply, or the announcement of a round."""
+        """Take in a party's frame: a reply, or the announcement of a round."""
         party = self.made.party
         if wire.is_batch(frame):
             if not self._synchronous:
@@ -339,12 +352,12 @@ class Member(Stateful):
             self._save()
 
     def _send(self, todo: Send) -> bytes:
-        """Upload one partition, and remember what it was made with.
+        """Upload one partition, and keep the parameters that it was made with.
 
-        The table, and what a teacher is fitted on, are only uploaded before the first query, where
-        it was agreed on: with noise, the table's release is accounted once, and must not be made of
-        other parameters. For a raw head, which the terms name and noise on embeddings excludes,
-        training records are uploaded once more.
+        The table, and the numbers that a teacher is fitted on, are uploaded before the first query
+        only, if that was agreed on: under noise, the table is accounted as one release, which must
+        not be made again of other parameters. For a raw head, which the terms name and noise on
+        embeddings excludes, training records are uploaded once more. RefusedError for others.
         """
         model, party, purpose = self.made.model, self.made.party, todo.purpose.own
         settings, begins = self.settings, not party.answered
@@ -367,7 +380,7 @@ class Member(Stateful):
         return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))
 
     def _end(self, done: Done) -> Joined:
-        """Keep the model, and what was said of it."""
+        """Write the model and the closing figures; remove journals that nobody needs any more."""
         if done.best is not None:
             self._folder.keep(done.best)
         self._save()

@@ -47,9 +47,9 @@ def _server_address(value: str, info: ValidationInfo) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
-"""One to listen at."""
+"""An address to listen at."""
 ServerAddress = Annotated[str, AfterValidator(_server_address)]
-"""One to connect to."""
+"""An address to connect to."""
 
 
 class FederationOptions(Options):
@@ -63,7 +63,7 @@ class FederationOptions(Options):
     """The agents' number of the processes that belong together, which they set."""
 
     def job_id(self, run: str = "") -> JobId:
-        """As connections name it; ``run`` is the run folder's name where the job has begun."""
+        """The job as connections name it; ``run`` is the run's name, once the job has begun."""
         return JobId(self.name, self.job or "", self.attempt, run)
 
 
@@ -228,7 +228,7 @@ class ServeConfig(ExperimentConfig):
         return self
 
     def experiment(self) -> ExperimentConfig:
-        """What is to be trained: over a network, noise is never made from a seed."""
+        """The experiment to train; its noise is made from a seed in a trial only."""
         plain = self.model_dump(exclude={"federation", "scoring"})
         if self.privacy.mechanism in ("gaussian", *ON_LABELS) and not self.federation.trial:
             plain["privacy"]["noise"] = "secure"
@@ -298,7 +298,7 @@ def is_label_holder(path: Path) -> bool:
 
 
 def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
-    """A label holder's file, with ``key=value`` overrides applied.
+    """Load a label holder's file, with ``key=value`` overrides applied.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
@@ -308,7 +308,7 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
-    """A feature holder's file; as `load_serve`."""
+    """Load a feature holder's file; arguments and errors as of `load_serve`."""
     tree = read_yaml(path)
     override(tree, overrides, OwnTable())
     _section(tree, path)
@@ -319,7 +319,7 @@ def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
 def _validated(
     tree: dict[str, Any], path: Path, kind: type[Loaded], settings: Sequence[str]
 ) -> Loaded:
-    """The configuration; its paths are looked for beside the file, so that it works anywhere."""
+    """Validate a configuration; relative paths in it are looked for beside its file."""
     beside(_section(tree, path), ("certificates", "folder"), path)
     beside(tree.get("scoring"), SCORING_FILES, path)
     try:
@@ -329,7 +329,7 @@ def _validated(
 
 
 def beside(section: Any, keys: Sequence[str], path: Path) -> None:
-    """Make these keys of a section paths that are looked for beside a file."""
+    """Make relative paths at these keys of a section absolute, from the folder of ``path``."""
     for key in keys:
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())

@@ -1,8 +1,18 @@
-"""Predictions of a trained federation for new records, with all parties at work.
+"""Predictions of a trained federation for new records, for which all parties work together.
 
 The label holder asks every member for the embeddings of records that all of them have; each embeds
-its own columns with the model it ended the job with. Only embeddings travel, and only once all
-parties found that they mean the same records in the same order.
+its own columns with its model of the finished job. Only embeddings travel, once all parties have
+confirmed by a fingerprint that they mean the same records in the same order.
+
+A member passes through these steps, as `PredictingService` sees it:
+
+=========  =========  ============================================================================
+from       to         when
+=========  =========  ============================================================================
+away       ready      its `Ready` has the job, the size of embeddings and the fingerprint (`_take`)
+ready      sent       all are ready, and it has uploaded all embeddings (`Sent`)
+sent       told       all have sent, and it was told `Done` (`_offer`)
+=========  =========  ============================================================================
 """
 
 from __future__ import annotations
@@ -37,8 +47,8 @@ WORDS = "These are predictions; the guarantee of the job is in its summary."
 class NewRecords:
     """A party's new records in a CSV, Excel or Parquet file, in the order of their keys.
 
-    The federation's name keys the fingerprint. Raises a DataError of one line that names the file
-    and what is wrong.
+    The fingerprint depends on the federation's name as well. DataError, which names the file, if
+    records cannot be read.
     """
 
     def __init__(self, path: Path, column: str, form: CsvFormat, federation: str) -> None:
@@ -48,28 +58,28 @@ class NewRecords:
         self.keys = in_order(keys)
         self.frame = align_table(frame, column, self.keys, self.name)
         self.written = align_table(written, column, self.keys, self.name)
-        """The same rows letter for letter, as the file has them."""
+        """The same rows as the file writes them, letter for letter."""
         self.fingerprint = fingerprint(federation, self.keys)
 
     def features(self, prepare: Preprocessing) -> dict[Purpose, Tensor]:
-        """As the party's model takes test records, float32 [records, width]."""
+        """Prepared features as test records of the party's model, float32 [records, width]."""
         known = prepare.columns, prepare.levels, prepare.dates
         return in_place_of_tests(prepare(raw_matrix(self.frame, *known, name=self.name)))
 
     def notes(self, prepare: Preprocessing) -> list[str]:
-        """What is allowed and probably not meant in them, a line each."""
+        """Notes on values that are allowed but unusual, as unknown categories, a line each."""
         known = prepare.levels, prepare.columns, prepare.dates
         found = unknown(Source(self.name, self.frame), *known)
         return [f"note: {line}" for line in found.values()]
 
 
 class PredictingService(MemberService):
-    """The label holder's side; a `vertizo.network.transport.base.Service`.
+    """The label holder's side of a prediction: collects embeddings, then predicts.
 
     ``head`` says which of the job's heads predicts; None for that of its figures.
 
     Raises:
-        RunError: the job is not over, or has no such head, or the folder is of another.
+        RunError: the job is not over or has no such head, or its folder does not fit.
         DataError: the new records lack a column.
     """
 
@@ -98,21 +108,24 @@ class PredictingService(MemberService):
         self._refusals: dict[int, str] = {}
 
     def missing(self) -> list[str]:
-        """Members that are waited for."""
+        """Names of the members that are waited for."""
         done = self._told if self._is_complete else self._sent
         return [name for client, name in enumerate(self.members) if client not in done]
 
     @property
     def _is_complete(self) -> bool:
-        """Whether all embeddings are there."""
+        """Whether every member has sent all embeddings."""
         return len(self._sent) == len(self.members)
 
     def logits(self) -> Tensor:
-        """Of the new records in the order of keys, [records, outputs]; RefusedError if early."""
+        """Logits of the new records in the order of keys, [records, outputs].
+
+        RefusedError before all embeddings are there.
+        """
         return logits_of(self._party, self._model.raw_head, self._model.name)
 
     def _refuse(self, client: int, words: str) -> None:
-        """Tell a member why not, and people, once for each reason on end."""
+        """Refuse a member's ask; tell people only if the reason is another than last time."""
         self._refused[client] += 1
         if self._refusals.get(client) != words:
             self._refusals[client] = words
@@ -123,7 +136,7 @@ class PredictingService(MemberService):
         self._answer(client, Refusal(words))
 
     def tick(self) -> None:
-        """Name members that are silent; for the driver to call about once a second."""
+        """Name silent members; the driver calls this about once a second."""
         with self._lock:
             _, names = self._silent(map(self.members.index, self.missing()))
         if names:
@@ -178,9 +191,9 @@ def help_predict(
     notice: Callable[[str], None] = lambda line: None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> int:
-    """A member's side: embed its new records for the label holder; how many there were.
+    """Take part as a member: embed new records for the label holder; return their number.
 
-    ``notice`` hears what people should know, ``progress`` the share that is sent.
+    ``notice`` gets lines for people, ``progress`` the share that is sent.
 
     Raises:
         RunError: the job is not over here, or the label holder refuses.

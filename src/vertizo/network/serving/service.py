@@ -1,4 +1,20 @@
-"""What serving a job, predicting and scoring share: members ask, and some fall silent."""
+"""The base of services that members ask: serving a job, predicting and scoring.
+
+A member is in one of these states, by its open ask and by when it was last heard:
+
+=========  =========  ============================================================================
+from       to         when
+=========  =========  ============================================================================
+away       waiting    its ask arrives and is not answered at once (`ask`)
+waiting    away       there is something for it to do (`_offer`), its ask is refused (`_refuse`),
+                      or its connection is lost (`gone`)
+any        silent     it is waited for and was not heard for `patience` seconds (`_silent`); it is
+                      named to people once
+silent     away       it is heard again (`_hear`)
+any        told       it was told that all is over (`_tell_end`); once all were, the service is
+                      `finished`
+=========  =========  ============================================================================
+"""
 
 from __future__ import annotations
 
@@ -17,16 +33,16 @@ from vertizo.network.transport.base import Answer, Rest
 from vertizo.network.transport.versions import named
 
 AGAIN_SECONDS = 10.0
-"""For members to ask, where all was over at the start; they try again within a second."""
+"""Seconds for members to ask if the job is over at the start; they retry within a second."""
 TOLD = 10
-"""Refusals of one member that people are told of one by one."""
+"""Refusals of one member that people are told of; later ones in thousands."""
 
 
 class MemberService(ABC):
     """Answers the members' asks one at a time, and knows when each was last heard.
 
     A service says what an ask changes (`_take`) and what a member that waits is told (`_offer`).
-    The clock is one that nobody sets: a change of the time of day means nothing here.
+    Times are of the monotonic clock, so that setting the time of day changes nothing.
     """
 
     def __init__(self, served: ServeOptions, notice: Callable[[str], None]) -> None:
@@ -34,7 +50,7 @@ class MemberService(ABC):
         self.run = ""
         """The name of the run folder that is served, or whose model is used, once it is open."""
         self.finished = Event()
-        """Whether all is done and every member was told, as far as they are there."""
+        """Set once all is done and every member that is still there was told."""
         self._notice = notice
         self._patience = served.patience
         self._lock = RLock()
@@ -47,7 +63,7 @@ class MemberService(ABC):
         self._refused = [0] * len(self.members)
 
     def _meet(self, client: int, hello: frames.Hello, federation: str) -> None:
-        """Find that a member can be spoken to; RefusedError if not. Name another version once."""
+        """Check a member's hello; RefusedError if it does not fit. Note another version once."""
         member = self.members[client]
         check_hello(hello, federation, member)
         other = hello.version not in ("", VERSION)
@@ -59,7 +75,7 @@ class MemberService(ABC):
     def _take(self, client: int, frame: bytes) -> None:
         """Act on a member's ask, and answer it if it need not wait.
 
-        WireError or RefusedError: it was refused, and nothing was changed.
+        WireError or RefusedError: the ask is refused, and nothing was changed.
         """
 
     @abstractmethod
@@ -71,7 +87,7 @@ class MemberService(ABC):
             self._offer(client)
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
-        """As of a `vertizo.network.transport.base.Service`."""
+        """Take in an ask, as a `vertizo.network.transport.base.Service` does."""
         with self._lock:
             client = self.members.index(member)
             self._hear(client)
@@ -85,7 +101,7 @@ class MemberService(ABC):
         return None
 
     def _refuse(self, client: int, words: str) -> None:
-        """Tell a member why not, and people, though not each time for a flood of it."""
+        """Refuse a member's ask, and tell people so, though not each time in a flood of them."""
         self._refused[client] += 1
         times = self._refused[client]
         if times <= TOLD or times % 1000 == 0:
@@ -94,7 +110,7 @@ class MemberService(ABC):
         self._answer(client, frames.Refusal(words))
 
     def gone(self, member: str) -> None:
-        """As of a `vertizo.network.transport.base.Service`."""
+        """Forget the open ask of a member whose connection was lost or closed."""
         with self._lock:
             self._pending.pop(self.members.index(member), None)
 
@@ -104,7 +120,7 @@ class MemberService(ABC):
         return {m: now - heard for m, heard in zip(self.members, self._heard, strict=True)}
 
     def refusals(self) -> dict[str, int]:
-        """How many asks of each member were refused."""
+        """Number of refused asks of each member."""
         return dict(zip(self.members, self._refused, strict=True))
 
     def _answer(self, client: int, *parts: frames.Frame | bytes) -> None:
@@ -114,7 +130,7 @@ class MemberService(ABC):
             take(b"".join(p if isinstance(p, bytes) else frames.encode(p) for p in parts))
 
     def _tell_end(self, client: int, *, done: bool = True) -> None:
-        """A member was told that all is over; ``done`` is whether nothing is left to do here."""
+        """Note that a member was told the end; ``done``: nothing else is left to do here."""
         self._told.add(client)
         if done and self._all_told:
             self.finished.set()
@@ -124,7 +140,7 @@ class MemberService(ABC):
         return len(self._told) == len(self.members)
 
     def _hear(self, client: int) -> bool:
-        """Note a sign of life; whether the member had been named as silent."""
+        """Note a sign of life of a member; return whether it had been named as silent."""
         self._heard[client] = time.monotonic()
         self._waited_since.pop(client, None)
         named = client in self._named
@@ -142,7 +158,7 @@ class MemberService(ABC):
         return time.monotonic() - self._heard[client] > self._patience
 
     def _silent(self, waited_for: Iterable[int]) -> tuple[set[int], str]:
-        """Who is silent, and waited for, for longer than is patient; names of those new to it."""
+        """Members waited for and silent for longer than `patience`; names of the new ones."""
         now = time.monotonic()
         self._waited_since = {c: self._waited_since.get(c, now) for c in waited_for}
         silent = {

@@ -1,10 +1,24 @@
 """The label holder's side of a job: a service that members ask.
 
 It holds the server party, keeps on disk what a restart needs, and knows nothing of sockets: the
-transport vouches for who asks. Everything happens inside one lock, one ask at a time. Before a
-query is acted on it is in the journal; before a reply leaves, the ledger has charged it. So the
-process may be killed at any moment and started again: it computes the state that it had, to the
-last bit, and whoever had no answer asks again.
+transport vouches for who asks. Everything happens inside one lock, one ask at a time. A query is in
+the journal before it is acted on; its reply is charged to the ledger before it leaves. So the
+process may be killed at any moment and started again: it computes the same state, to the last bit,
+and members without an answer ask again.
+
+The phases of a job are those of `vertizo.run.loop.job_state`; before and after them, the service:
+
+=========  =========  ============================================================================
+from       to         when
+=========  =========  ============================================================================
+gathering  uploading  every member is ready (`_gather`)
+uploading  fitting    (or done) as in `job_state`, by queries (`_query`), uploads (`_sent`), and
+                      silent members that are given up (`tick`)
+fitting    done       `finished` is set, since all members were told or some are silent (`tick`);
+                      then the raw head is fitted and scored (`conclude`)
+done       ended      `finished` is set, since all members were told (`_offer`) or some are silent
+any        failed     anything but a refusal went wrong (`_fail`): nothing is answered any more
+=========  =========  ============================================================================
 """
 
 from __future__ import annotations
@@ -53,15 +67,15 @@ from vertizo.run.results.summary_figures import metric_text, size_text
 
 
 class FederationService(MemberService):
-    """Serves one job, from its beginning or from where its folder says it was.
+    """Serves one job, from its beginning or from the state in its folder.
 
-    ``notice`` takes a line for people. Entering raises a UserError where it cannot be served.
+    ``notice`` takes a line for people. Entering raises a UserError if it cannot be served.
     """
 
     def __init__(self, config: ServeConfig, notice: Callable[[str], None] = lambda line: None):
         super().__init__(config.federation, notice)
         self.failure: Exception | None = None
-        """What made the service stop answering, if something did."""
+        """The error that made the service stop answering; None if there was none."""
         self._served = config.federation
         self._archive = Archive(config.experiment(), self._served)
 
@@ -92,33 +106,33 @@ class FederationService(MemberService):
 
     @property
     def state(self) -> JobState | None:
-        """Where the job stands; None until all members were ready."""
+        """The state of the job; None until all members are ready."""
         return self._archive.state
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes so far, over all processes that served the job."""
+        """Bytes so far, in all processes that served the job."""
         return self._archive.traffic
 
     @property
     def _state(self) -> JobState:
-        """Of the job, which is under way; RefusedError where it is not."""
+        """The state of the job, once it has begun; RefusedError before."""
         if self.state is None:
             raise RefusedError("the label holder does not know this member's party; join again")
         return self.state
 
     def missing(self) -> list[str]:
-        """Members that are waited for before the job can begin."""
+        """Members whose party is not ready yet, before the job begins."""
         return [m for m, one in zip(self.members, self._archive.ready, strict=True) if one is None]
 
     def stage(self) -> str:
-        """The job's stage in a word or two, for a log that nobody watches."""
+        """The job's stage in a few words, for a log."""
         if self.state is None:
             return f"waiting for {', '.join(self.missing())}"
         return STAGES[self.state.phase]
 
     def progress(self) -> tuple[float, str]:
-        """How far the job is, and the words beside the bar."""
+        """The share of rounds that are done, from 0 to 1, and the words beside the bar."""
         state, traffic = self.state, self._archive.traffic
         if state is None:
             return 0.0, self.stage()
@@ -142,7 +156,7 @@ class FederationService(MemberService):
 
     @property
     def largest_ask(self) -> int:
-        """As of a `vertizo.network.transport.base.Service`."""
+        """Most bytes of an ask that could make sense; larger ones need not be read."""
         if self.state is None:
             config = self._archive.config
             batch = config.method.points * config.batch_size
@@ -150,7 +164,7 @@ class FederationService(MemberService):
         return max(self.state.job.party.largest_frame, 2 * UPLOAD_BYTES)
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
-        """As of a `vertizo.network.transport.base.Service`; a step that is due is its rest."""
+        """Take in an ask; return `tend` if a step is due, to be made once answers have left."""
         with self._lock:
             client = self.members.index(member)
             if self.failure is None:
@@ -159,12 +173,12 @@ class FederationService(MemberService):
             return self.tend if self.state is not None and self.state.is_due else None
 
     def tend(self) -> None:
-        """Make the step that is due, if one is."""
+        """Make the server's steps that are due, if there are some."""
         with self._lock:
             self._work(lambda: None)
 
     def _work(self, work: Callable[[], None], client: int = -1) -> None:
-        """Make what is due, and then do something; not after a failure."""
+        """Make steps that are due, then do some work for an ask; does nothing after a failure."""
         if self.failure is not None:
             return
         started = time.perf_counter()
@@ -182,12 +196,12 @@ class FederationService(MemberService):
         self._archive.seconds += time.perf_counter() - started
 
     def _fail(self, error: Exception) -> None:
-        """Stop answering: what happened must be seen to first."""
+        """Stop answering, since nothing may go on from a state in between."""
         self.failure = error
         self._pending.clear()
 
     def _progressed(self, client: int) -> None:
-        """A member did something that the job needs; saying something is not enough."""
+        """Note that a member did something the job needs; an ask alone does not count."""
         if self._hear(client):
             self._notice(f"{self.members[client]} is back")
 
@@ -228,7 +242,7 @@ class FederationService(MemberService):
         self._answer(client, terms)
 
     def _gather(self, client: int, ready: Ready) -> None:
-        """A member's party is made; the last one's begins the job."""
+        """Note that a member's party is ready; the last one begins the job."""
         archive = self._archive
         if self.state is not None:
             if archive.ready[client] != ready:
@@ -301,7 +315,7 @@ class FederationService(MemberService):
                 self._answer(client, bytes(reply), *self._todos(client, replied=True))
 
     def _todos(self, client: int, *, replied: bool = False) -> list[frames.Frame | bytes]:
-        """What a member is to do next: nothing means to wait, or after a reply to continue."""
+        """The frames that say what a member does next; none: wait, or after a reply go on."""
         state, evaluations = self._state, self._state.evaluations
         job, best = state.job, None if evaluations.best is None else evaluations.best["number"]
         if state.is_over:
@@ -331,7 +345,7 @@ class FederationService(MemberService):
             self._tell_end(client, done=state.phase == "done")
 
     def _after(self, started: float, *, moved: bool = True) -> None:
-        """After an answer: offer what is new, and keep what was worked out if it is much."""
+        """Offer members what is new, and save a checkpoint if much work would be repeated."""
         if moved:  # of a query that only waits for its round, nothing follows
             self._offer_all()
         self._archive.worked(time.perf_counter() - started)
@@ -339,9 +353,9 @@ class FederationService(MemberService):
     # Silent members.
 
     def tick(self) -> None:
-        """Look after members that are silent; for the driver to call about once a second.
+        """Name silent members, or go on without them; the driver calls this every second.
 
-        Raises what made the service stop answering, if something did.
+        Raises the error that made the service stop answering, if there was one.
         """
         with self._lock:
             self.tend()
@@ -360,8 +374,11 @@ class FederationService(MemberService):
                 self._without()
 
     def conclude(self) -> None:
-        """Fit the raw head of a job that is over, if it has one; raises as `tick`. For the driver,
-        once no member can ask: an ask would wait, for as long as labels say."""
+        """Fit and score the raw head of a job that is over, if it has one; raises as `tick`.
+
+        The driver calls this once no member can ask: an ask would wait for a time that depends on
+        labels.
+        """
         with self._lock:
             if self.finished.is_set():
                 self._work(lambda: self._archive.score(told=True))
@@ -369,7 +386,7 @@ class FederationService(MemberService):
                 raise self.failure
 
     def _waited_for(self) -> set[int]:
-        """The members whose silence holds the others up."""
+        """The members whose silence holds up the others."""
         if self.state is None:
             return {self.members.index(member) for member in self.missing()}
         waited_for = self.state.waited_for() - self._told
@@ -380,7 +397,7 @@ class FederationService(MemberService):
         return waited_for if all(map(self._is_long_silent, waited_for)) else set()
 
     def _without(self) -> None:
-        """Continue without those who are silent."""
+        """Go on without silent members: close the round, or give them up; not in uploads."""
         state, started = self._state, time.perf_counter()
         if state.phase == "uploading":
             return  # there is no table without them

@@ -1,14 +1,25 @@
-"""A party's memory on disk: its secrets, a checkpoint, and a journal of what came after it.
+"""A party's state on disk: its secrets, a checkpoint, and a journal of what came after it.
 
 Parties are deterministic: from a checkpoint and the frames that came after it, in their order, a
-process that was killed computes the very state it had. So nothing is lost by a kill, and a frame
-costs one write in place, made before the party acts on it. What the operating system had not put on
-the disk yet when the power failed is lost, unless ``sync`` is on; what is torn does not count.
+process that was killed computes the same state again. So a kill loses nothing, and a frame costs
+one write in place, made before the party acts on it. A power cut loses what the operating system
+had not yet put on the disk, unless ``sync`` is on; a record that is torn does not count.
 
 A record of a journal is its length, a checksum, a kind, and its bytes; zeros follow the last one. A
-file is used for one segment of a journal after another, which is faster than a new one. What is
-left of earlier records is never read: the zeros are written with each record, and what a member
-sent cannot pass for a record of another's.
+file is used for one segment of the journal after another, which is faster than a new file. What is
+left of earlier segments is never read: zeros are written behind each record, and checksums depend
+on a salt, so that bytes which a member sent cannot pass for a record.
+
+A store passes through these states::
+
+    from      to        when
+    empty     open      `save` writes the first checkpoint, and begins a journal
+    on disk   loaded    `load` reads the checkpoint and the journal's records after it
+    loaded    open      `save`, after those records were acted on: it begins another journal
+    open      open      `append` adds a record; `undo` takes the last back; `save` begins the other
+                        of two journals, and the former counts until the checkpoint is whole
+    open      on disk   `close`, or a kill at any moment
+    open      over      `clear` removes the journals: the last checkpoint has everything
 """
 
 from __future__ import annotations
@@ -31,18 +42,17 @@ from vertizo.run.results.checkpoint import reading, writing
 RECORD = struct.Struct("<IIB")
 NOTHING = bytes(RECORD.size)
 SLOT = struct.Struct("<II")
-"""Length and checksum of what is in a slot."""
+"""Header of a slot: length and checksum of its content."""
 SOONEST = 0.25
-"""Seconds of work that are never worth a checkpoint: a restart repeats them as fast."""
+"""Seconds of work below which no checkpoint is written: a restart repeats them as fast."""
 SEARCHED = 2**18
-"""Bytes behind a record that is not whole, in which another one shows that it is no torn one."""
+"""Bytes searched behind a broken record: a whole one there means damage, not a torn end."""
 SMALL, LARGEST = 32 * 2**20, 256 * 2**20
-"""Bytes of a journal that are worth one whatever they took to work on: as many as the last
-checkpoint has, within these limits."""
+"""Limits of a journal's size, in bytes: as large as the last checkpoint, it is worth a new one."""
 
 
 def root_of(folder: Path) -> Stream:
-    """The root of a party's randomness: from the operating system once, then from its folder.
+    """The root of a party's randomness: drawn by the operating system once, then kept on disk.
 
     Raises:
         RunError: the file cannot be read or written, or is not what was written.
@@ -61,10 +71,10 @@ def root_of(folder: Path) -> Stream:
 
 
 class Journal:
-    """One segment, begun anew in a file that had no segment of its number; RunError if it cannot.
+    """Writes one segment of a journal, begun in a file without one of its number; or RunError.
 
-    With ``sync`` each record is on the disk when `append` returns. Who does not know ``salt`` sends
-    nothing that passes for one of its records.
+    With ``sync`` each record is on the disk when `append` returns. Whoever does not know ``salt``
+    cannot make bytes that pass for one of its records.
     """
 
     def __init__(self, path: Path, segment: int, *, salt: int = 0, sync: bool = False) -> None:
@@ -79,7 +89,7 @@ class Journal:
             self._mark_end(0)
 
     def append(self, kind: int, body: bytes) -> None:
-        """Write one record, or raise RunError: nothing of it counts then. `undo` takes it back."""
+        """Write one record, or raise RunError, and then nothing of it counts."""
         header = RECORD.pack(len(body), _checksum(body, kind, self._segment, self._salt), kind)
         with writing(self.path):
             try:
@@ -98,16 +108,16 @@ class Journal:
             self._mark_end(self.size)
 
     def _mark_end(self, place: int) -> None:
-        """What comes after does not count; a file that is only zeros from there is as good."""
+        """Write the zeros that end the records; what is behind them does not count."""
         os.pwrite(self._file, NOTHING, place)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 def records(path: Path, segment: int, salt: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The kinds and bodies of a segment's whole records, in order; RunError if unreadable."""
+    """Yield (kind, body) of a segment's whole records, in order; RunError if it is damaged."""
     if not path.exists():
         return
     start = 0
@@ -128,7 +138,7 @@ def records(path: Path, segment: int, salt: int = 0) -> Iterator[tuple[int, byte
 
 
 def _has_record(content: bytes, segment: int, salt: int) -> bool:
-    """Whether a whole record of a segment begins somewhere: what is torn is the last one."""
+    """Whether a whole record of a segment begins anywhere in ``content``."""
     for start in range(len(content) - RECORD.size):
         length, checksum, kind = RECORD.unpack_from(content, start)
         body = content[start + RECORD.size :][:length] if length < len(content) else b""
@@ -157,8 +167,8 @@ def _checksum(body: bytes, kind: int, segment: int, salt: int) -> int:
 class Store:
     """Keeps a party's state so that a kill at any moment loses nothing.
 
-    Nobody else may read its folder. With ``sync``, records survive a power cut as well; setting it
-    later holds for the journals that are begun from then on.
+    Only the owner may read its folder. With ``sync``, records survive a power cut as well; a later
+    change of ``sync`` holds from the next `save`.
     """
 
     def __init__(self, folder: Path, *, sync: bool = False) -> None:
@@ -189,11 +199,11 @@ class Store:
             return state["state"], records(self._journal_of(self._segment), self._segment, salt)
 
     def going_on(self) -> AbstractContextManager[None]:
-        """What does not fit in the last checkpoint ends what is inside in one line."""
+        """Turn errors of restoring the last checkpoint into a RunError."""
         return checkpoint.going_on_from(self._checkpoint)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint, and begin a new journal; RunError if not: the last one counts."""
+        """Write a checkpoint and begin a new journal; on a RunError the last checkpoint counts."""
         started = time.perf_counter()
         following, salt = self._segment + 1, int.from_bytes(os.urandom(4))
         with writing(self._checkpoint):
@@ -210,23 +220,23 @@ class Store:
         self._full = min(LARGEST, max(SMALL, size))
 
     def append(self, kind: int, body: bytes) -> None:
-        """Write down what the party is about to be told; RunError if it cannot be written."""
+        """Write a record of what the party is about to be told, or raise RunError."""
         assert self._journal is not None, "a journal follows a checkpoint"
         self._journal.append(kind, body)
 
     def undo(self) -> None:
-        """Take back the last record, of which nothing came."""
+        """Take back the last record, which had no effect."""
         assert self._journal is not None, "a journal follows a checkpoint"
         self._journal.undo()
 
     def worked(self, seconds: float) -> bool:
-        """Count work that a restart would repeat; whether a checkpoint is worth its time by now."""
+        """Count work that a restart would repeat; return whether a checkpoint is worth its time."""
         self._work += seconds
         full = self._journal is not None and self._journal.size > self._full
         return full or self._work > max(SOONEST, self._cost / checkpoint.SHARE)
 
     def close(self) -> None:
-        """Let go of the journal."""
+        """Close the journal."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -239,12 +249,12 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def _journal_of(self, segment: int) -> Path:
-        """One of two files: the last segment must stay while a checkpoint is written."""
+        """The file of a segment, one of two: the last segment stays until a checkpoint is whole."""
         return self._folder / f"journal-{segment % 2}.log"
 
 
 class Slot:
-    """A file for the one query that is open: each is written over the last, to the disk if sync."""
+    """A file for the one open query; each is written over the last, to the disk if ``sync``."""
 
     def __init__(self, path: Path, *, sync: bool = False) -> None:
         self._path = path
@@ -252,7 +262,7 @@ class Slot:
         self._file: int | None = None
 
     def put(self, frame: bytes) -> None:
-        """Keep this one, or raise RunError."""
+        """Write the open query, or raise RunError."""
         with writing(self._path):
             if self._file is None:
                 self._file = _open(self._path)
@@ -260,7 +270,7 @@ class Slot:
             _write_whole(self._file, (header, frame), 0, sync=self._sync)
 
     def get(self) -> bytes | None:
-        """The last one; None if it is not there whole; RunError if it cannot be read."""
+        """Read the last query; None if it is not there whole, RunError if it cannot be read."""
         if not self._path.exists():
             return None
         with reading(self._path):
@@ -272,13 +282,13 @@ class Slot:
         return frame if len(frame) == length and kernels.checksum(frame, 0) == checksum else None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file, if it is open."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def clear(self) -> None:
-        """Remove the file, of a job that is over."""
+        """Remove the file, once the job is over."""
         self.close()
         with writing(self._path):
             self._path.unlink(missing_ok=True)

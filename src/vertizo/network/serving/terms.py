@@ -1,8 +1,8 @@
-"""What a label holder proposes, what of it a member accepts, and what a member may be like.
+"""Terms of a job: checks of what a label holder proposes, and of what members say of themselves.
 
-Terms come from somebody else's machine. They may name methods, models and sizes that this version
-knows, and nothing that would load code or files here; what a member's own configuration requires
-must be so; and once a job has begun they stay as they are.
+Terms come from another party's machine. They may name methods, models and sizes that this version
+knows, but nothing that would load code or files here. They must agree with what a member's own
+configuration requires, and stay the same once a job has begun.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from vertizo.data.record_split import ChosenRows
 
 LARGEST_DIM = 2**16
-"""Numbers of an embedding."""
+"""Most numbers of a member's embedding."""
 TOLD = {"noised_replies", "digest", "rows"}
-"""Sections that are no keys of a configuration: see `told`."""
+"""Sections of terms that are no keys of a configuration: see `told` and `chosen_rows`."""
 SECTIONS = TOLD | {
     *("epochs", "rounds", "batch_size", "method", "client", "codecs", "control", "server"),
     *("simulation", "data", "privacy"),
@@ -42,9 +42,9 @@ LOADING: dict[str, tuple[object, ...]] = {
     "tokenizer": ("hash", "minilm", None),
     "encoder": ("minilm", None),
 }
-"""Keys that may name files or code, and their values that do not."""
+"""Keys that may name files or code → their values that name none."""
 NAMING = ("name", "mechanism")
-"""Keys that choose by name."""
+"""Keys whose value is the name of a method, codec, model, data set or mechanism."""
 KINDS = (
     *(METHODS, CODECS, CLIENT_MODELS, SERVER_MODELS, CATALOG, MECHANISMS),
     *(REGULARIZERS, ("frame",)),
@@ -53,7 +53,7 @@ OWN_WORD = "a label holder may not name code or files; set it in this party's ow
 
 
 def check_hello(hello: Hello, federation: str, member: str) -> None:
-    """Raise RefusedError unless a member speaks our protocol and means our federation."""
+    """Raise RefusedError unless a member has our protocol version and federation."""
     if hello.protocol != PROTOCOL:
         raise RefusedError(unlike(member, hello.protocol, hello.version))
     if hello.federation != federation:
@@ -63,10 +63,10 @@ def check_hello(hello: Hello, federation: str, member: str) -> None:
 
 
 def check_size(member: str, dim: int, others: int, records: int) -> None:
-    """Raise RefusedError for embeddings that cannot be meant, or that this machine cannot hold.
+    """Raise RefusedError for embeddings too large to be meant, or for this machine's memory.
 
-    ``dim`` numbers are the member's and ``others`` all other members' together, for each of the
-    records of all partitions.
+    ``dim`` is the size of the member's embedding, ``others`` the sum of all other members', and
+    ``records`` the number of records of all partitions.
     """
     if not 1 <= dim <= LARGEST_DIM:
         raise RefusedError(
@@ -81,11 +81,11 @@ def check_size(member: str, dim: int, others: int, records: int) -> None:
 
 
 def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
-    """The experiment that a member takes part in, with its own model where it has one.
+    """Check terms; return the experiment to take part in, with the member's own model if any.
 
     Raises:
-        WireError: they are no configuration.
-        ConfigError: one line that names what was not agreed to.
+        WireError: the terms are no configuration.
+        ConfigError: the member does not agree; names the key.
     """
     try:
         proposed = json.loads(terms.settings)
@@ -121,7 +121,7 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
 
 
 def chosen_rows(terms: Terms) -> ChosenRows | None:
-    """Which records train, validate and test, where accepted terms say so."""
+    """The choice of records that train, validate and test; None if the terms leave it out."""
     from vertizo.data.record_split import ChosenRows
 
     text = json.loads(terms.settings).get("rows")
@@ -129,10 +129,10 @@ def chosen_rows(terms: Terms) -> ChosenRows | None:
 
 
 def told(terms: Terms) -> tuple[bool, str | None]:
-    """What accepted terms say beside the settings: whether replies carry noise, and the digest.
+    """Whether replies carry noise, and the digest of the label holder's configuration.
 
-    What kind of noise is the label holder's business. The digest is of its whole configuration, in
-    a trial; else a member's noise is nobody else's business.
+    The kind of noise is not told. The digest is told in a trial only, where members' noise depends
+    on it; else it is None, and their noise is a secret of their own.
     """
     settings = json.loads(terms.settings)
     digest = settings.get("digest")
@@ -141,7 +141,7 @@ def told(terms: Terms) -> tuple[bool, str | None]:
 
 
 def _check_harmless(tree: Any, place: str = "", *, required: Mapping[str, Any]) -> None:
-    """Refuse whatever would load code or files on this machine, but for what it requires itself."""
+    """Raise ConfigError for settings that load code or files here, unless required here too."""
     if isinstance(tree, list):
         for number, part in enumerate(tree):
             _check_harmless(part, f"{place}.{number}", required=required)
@@ -160,12 +160,12 @@ def _check_harmless(tree: Any, place: str = "", *, required: Mapping[str, Any]) 
 
 
 def _is_ours(name: Any) -> bool:
-    """Whether nothing is imported for a name but this package; what is no name is refused later."""
+    """Whether a name is of this package; what is no text is refused later, so it counts."""
     return not isinstance(name, str) or any(name in kind for kind in KINDS)
 
 
 def _at(tree: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key; None where there is none."""
+    """The value at a dotted key; None if there is none."""
     found: Any = tree
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""What the parties of a finished job predict by, each from its own folder."""
+"""Trained models of a finished job, which each party loads from its own folder to predict."""
 
 from __future__ import annotations
 
@@ -26,45 +26,46 @@ from vertizo.run.results.folder import RunFolder
 from vertizo.run.trained.prediction import STAND_INS, for_predicting, in_place_of_tests, raw_head_of
 
 REPLACED = Stream.from_seed(0)
-"""Of first parameters, which are replaced."""
+"""Randomness of first parameters, which trained ones replace."""
 
 
 class LabelHolderModel:
-    """The label holder's part; ``head`` says which of the job's heads predicts; None for that
-    of its figures.
+    """The label holder's part of a trained federation.
+
+    ``head`` says which of the job's heads predicts; None for that of its figures.
 
     Raises:
-        RunError: the job is not over, or has no such head, or was of no table.
+        RunError: the job is not over, has no such head, or was not about a table.
     """
 
     def __init__(self, config: ServeConfig, head: Head | None = None) -> None:
         served = config.federation
         self._folder = folder = RunFolder(served.folder)
         self.name = str(served.folder)
-        """What messages call it."""
+        """The job's name in messages: its folder."""
         self.members = tuple(served.members)
         if (summary := folder.summary()) is None:
             raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
         if head == "private" and folder.config().is_label_free:
             raise RunError(f"{self.name} trains nothing but its raw head; predict with --head raw")
         self.head: Head = head or folder.config().predicts_by
-        """Which of the job's heads predicts."""
+        """The head that predicts."""
         self.raw_head = raw_head_of(folder, folder.config()) if self.head == "raw" else None
         if (preparation := folder.preparation()) is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.privacy = summary["privacy"]
-        """The section of the job's summary."""
+        """The section ``privacy`` of the job's summary."""
         self.task: Task = preparation.task
         self.class_names = preparation.class_names
         self.job = folder.run_name()
         self.own: Preprocessing | None = next(iter(preparation.parties.values()), None)
-        """How the label holder's own columns are prepared; None where it has none."""
+        """The preparation of the label holder's own columns; None if it has none."""
         self.dims, self._parameters = _dims_and_parameters(folder)
         if summary["model"] == "best":
             self._parameters = folder.load("best", "server")["server"]
 
     def check(self, client: int, ready: Ready) -> None:
-        """Raise RefusedError unless a member has the job's folder, and a model of its size."""
+        """Raise RefusedError unless a member's folder is of this job and its model of that size."""
         name, dim = self.members[client], self.dims[client]
         if ready.job != self.job:
             raise RefusedError(f"the folder of {name} is of another job than the label holder's")
@@ -74,9 +75,9 @@ class LabelHolderModel:
             )
 
     def party(self, features: Mapping[Purpose, Tensor] | None, count: int) -> ServerParty:
-        """The trained party for so many new records, with its own features of them.
+        """Make the trained party for ``count`` new records, with its own features of them.
 
-        RunError where the folder's parameters are another model's.
+        RunError if the folder's parameters are another model's.
         """
         config = self._folder.config()
         own = None
@@ -100,7 +101,7 @@ class LabelHolderModel:
 
 
 class MemberModel:
-    """A member's part. RunError where the job is not over, or was of no table."""
+    """A member's part of a trained federation; RunError if the job is not over or had no table."""
 
     def __init__(self, path: Path) -> None:
         self._folder = folder = ClientFolder(path)
@@ -109,9 +110,9 @@ class MemberModel:
         self.preparation = folder.preparation()
 
     def party(self, terms: Terms, features: Mapping[Purpose, Tensor]) -> MadeClient:
-        """The trained party for new records.
+        """Make the trained party for new records.
 
-        RunError where the folder is of another job, or its parameters are another model's.
+        RunError if the folder is of another job, or its parameters are another model's.
         """
         self._folder.check_job(terms.job, terms.index)
         made = make_client(
@@ -131,7 +132,7 @@ class MemberModel:
 
 
 def terms_of(job: str, members: tuple[str, ...], client: int) -> Terms:
-    """What a member is told of a job that is over."""
+    """The terms that tell a member which finished job is meant."""
     return Terms(
         job=job,
         index=client,
