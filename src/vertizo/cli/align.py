@@ -1,4 +1,4 @@
-"""``vertizo align``: from a party's own table to its rows of the records that all parties have."""
+"""``vertizo align``: writes a party's rows of the records that all parties have."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def align(
 def align_table(table: TableToAlign, method: str, find: Find, console: Console) -> Alignment:
     """Find the records that all parties have, write this party's rows, and print what was done.
 
-    Everything that can be wrong here is found before anybody is asked.
+    Everything that can be wrong at this party is found before others are asked.
 
     Raises:
         ConfigError, DataError, RunError: one line on what is wrong.
@@ -111,9 +111,10 @@ def as_label_holder(
     patience: float | None = None,
     every: float = 10.0,
 ) -> Find:
-    """Find them with all members; ``serve`` lets these reach a service while its context lasts.
+    """Make the function that finds common records as the label holder.
 
-    Says every so many seconds who is waited for; gives up after ``patience`` seconds, if not None.
+    ``serve`` lets members reach a service while its context lasts. Who is waited for is said each
+    ``every`` seconds; after ``patience`` seconds, unless None, the alignment is given up.
     """
 
     def find(keys: Any, method: Method) -> Alignment:
@@ -131,7 +132,7 @@ def as_label_holder(
 
 
 def as_feature_holder(federation: str, connect: Callable[[], Channel], errors: Console) -> Find:
-    """Find them with the label holder and all others."""
+    """Make the function that finds common records as a feature holder."""
 
     def find(keys: Any, method: Method) -> Alignment:
         from vertizo.network.alignment.member import align_with

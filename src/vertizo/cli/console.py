@@ -1,4 +1,4 @@
-"""What commands show: plain lines, tables as wide as the terminal, a live bar."""
+"""Output of commands: plain lines, tables as wide as the terminal, a live bar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _alarms = Throttle()
 
 
 def say(lines: str | Iterable[str], console: Console | None = None) -> None:
-    """Print lines as they are: no markup, no colours; a terminal gets them wrapped at words."""
+    """Print lines without markup or colours; on a terminal they are wrapped at words."""
     console = console or Console()
     for line in [lines] if isinstance(lines, str) else lines:
         if isinstance(line, Alarm):  # of a kind: its first word is the party, or the file
@@ -39,14 +39,14 @@ def say(lines: str | Iterable[str], console: Console | None = None) -> None:
 
 
 class JsonLines(Console):
-    """Hands on what a console is given to print, each line and each row of a table by itself."""
+    """A console that passes on what it is to print: each line, and each row of a table."""
 
     def __init__(self, write: Callable[[Level, str], None]) -> None:
         super().__init__(stderr=True, force_terminal=False)
         self._write = write
 
     def print(self, *objects: Any, **_: Any) -> None:
-        """A level and a text for each object; tables are read row by row."""
+        """Pass on a level and a text for each object; tables go row by row."""
         for one in objects:
             if isinstance(one, Table):
                 columns = [list(column.cells) for column in one.columns]
@@ -63,10 +63,10 @@ def grid(
     width: int | None = None,
     words: int = 1,
 ) -> Table:
-    """A table of so many columns of words on the left, and figures on the right.
+    """Make a table: ``words`` columns of words on the left, and columns of figures right of them.
 
-    Where it is wider than ``width``, cells are wrapped between words, those of the widest column
-    first. No word is cut, and no figure is parted from its unit or spread.
+    If it is wider than ``width``, cells are wrapped between words, in the widest column first. No
+    word is cut, and no figure is parted from its unit or spread.
     """
     table = Table(title=title, title_style="bold")
     columns = [
@@ -92,7 +92,7 @@ def grid(
 
 
 _JOINED = re.compile(r" (?=[±=%≥≤]|of \d|[kMG]?B\b|[kMG]iB\b)|(?<=[±=εδ]) |(?<=\bof) (?=\d)")
-"""Spaces where no line may end."""
+"""Matches spaces where no line may end."""
 
 
 def _wrapped(text: str, width: int) -> str:
@@ -101,12 +101,12 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def more_at(folder: Path) -> str:
-    """Where all figures of runs are to be seen."""
+    """A hint on where to see all figures of runs."""
     return f"all figures: --details, or vertizo report {shlex.quote(str(folder))}"
 
 
 def is_wider(table: Table, width: int) -> bool:
-    """Whether a table takes more than so many characters."""
+    """Whether a table is wider than ``width`` characters."""
     return _taken(table) > width
 
 
@@ -118,13 +118,13 @@ UNLIMITED = 10_000
 
 
 def room() -> int:
-    """How wide a table may be: as the terminal, or as COLUMNS says; a file limits nothing."""
+    """The width for tables: the terminal's, or that of COLUMNS; unlimited in a file."""
     console = Console()
     return console.width if console.is_terminal or "COLUMNS" in os.environ else UNLIMITED
 
 
 def show(table: Table) -> None:
-    """Print a table whole, also where it is wider than there is room."""
+    """Print a whole table, even if it is wider than the terminal."""
     Console(width=max(Console().width, _taken(table))).print(table)
 
 
@@ -133,7 +133,7 @@ def print_table(
 ) -> None:
     """Print a table; columns that don't fit side by side follow in further tables below it.
 
-    Where it need not be ``whole``, these are left out.
+    Unless ``whole``, those are left out.
     """
     for part in parts(headings, rows, room()):
         show(_columns(headings, rows, part, title, room()))
@@ -145,7 +145,7 @@ def print_table(
 def parts(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> Iterator[list[int]]:
-    """Which columns, the first aside, fit side by side; at least one each time."""
+    """Yield the columns, beside the first, that fit side by side; at least one each time."""
     part: list[int] = []
     for place in range(1, len(headings)):
         if part and is_wider(_columns(headings, rows, [*part, place], "", width), width):
@@ -183,10 +183,11 @@ def live_bar(
     words: Callable[..., tuple[float, str]],
     log: str | None = None,
 ) -> Iterator[Callable[..., None] | None]:
-    """A bar on a terminal; elsewhere a line a minute that begins with ``log``, or None without it.
+    """Yield a function that shows progress, as a bar or as a line a minute in a log.
 
-    Called with what ``words`` takes, it shows what that returns: the share that is done, from 0 to
-    1, and the text beside the bar. What follows a ``·`` there is for a line of the log alone.
+    It takes the arguments of ``words``, and shows what that returns: the share that is done, from 0
+    to 1, and the text beside the bar, of which what follows a ``·`` is for the log alone. Lines of
+    a log begin with ``log``; without it None is yielded outside a terminal.
     """
     if not console.is_terminal:
         if log is None:
@@ -218,7 +219,7 @@ def live_bar(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, say that the same command continues in the folder."""
+    """Make a stop inside say that the same command continues in the folder."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
@@ -228,8 +229,7 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def command_line() -> str:
-    """The command as it was given, without where it puts its results, and with settings that stood
-    in the environment."""
+    """The command line as it was given, without ``--out``, and with settings of the environment."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if not (word == "--out" and next(words, True))]
     kept = [word for word in kept if not word.startswith("--out=")]

@@ -1,4 +1,4 @@
-"""``vertizo init``: a first configuration, for a made-up table or, ``--from``, one of one's own."""
+"""``vertizo init``: writes a first configuration, for a made-up table or your own (``--from``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GUESS = "nobody said who has which columns; this is a guess, change it"
 
 
 def read(path: Path, delimiter: str | None, encoding: Encoding | None) -> tuple[Any, CsvFormat]:
-    """The table, and how its file is written.
+    """Read a table, and find the format of its file.
 
     Raises:
         ConfigError, DataError: one line that names the option, or the file.
@@ -49,7 +49,7 @@ def read(path: Path, delimiter: str | None, encoding: Encoding | None) -> tuple[
 
 
 def text_of(table: Path, label: str, found: Look, form: CsvFormat, *, guessed: bool) -> str:
-    """The file; ``table`` is how it names the table."""
+    """The text of a configuration for a table; ``table`` is the path that it writes."""
     from vertizo.config.error_lines import write_yaml
 
     parts: list[tuple[str, Mapping[str, Any]]] = []
@@ -101,7 +101,7 @@ def write(
     delimiter: str | None,
     encoding: Encoding | None,
 ) -> None:
-    """Write the configuration, once it was found to prepare its data; say what comes next.
+    """Write a configuration for a table, after preparing its data; print the next commands.
 
     Raises:
         UserError: one line that says what is wrong; nothing is written.
@@ -141,7 +141,7 @@ def write(
 
 
 def _trained(text: str, path: Path) -> int:
-    """How many records train under an ε; errors as of a run, which would refuse its data."""
+    """The number of records that train under an ε; raises what a run on them would raise."""
     from vertizo.config.error_lines import parse_yaml
     from vertizo.config.schema import parse
     from vertizo.run.experiment import Experiment
@@ -157,7 +157,7 @@ def _listed(columns: Any) -> str:
 
 
 def write_new(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write all files, or none; RunError where one is there already, or cannot be written."""
+    """Write all files, or none; RunError if one exists already, or cannot be written."""
     written = {folder / name: text for name, text in texts.items()}
     for path in written:
         if path.exists() or path.is_symlink():

@@ -1,4 +1,4 @@
-"""``vertizo list``: what can be chosen."""
+"""``vertizo list``: lists methods, data sets, models, codecs, mechanisms and trackers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What commands say while they work for hours: plain lines, or JSON for whoever collects logs.
+"""Logs of commands that work for hours: plain lines, or JSON for log collectors.
 
 With ``--log-format json`` each line on standard error is one object, and standard output has
 nothing but what ``--json`` asks for. The format is chosen before a command runs, so that a refused
-configuration is told in it too.
+configuration is reported in it too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Format = Literal["text", "json"]
 
 
 class _State:
-    """Of this process, which runs one command."""
+    """The log's state in this process, which runs one command."""
 
     def __init__(self) -> None:
         self.format: Format = "text"
@@ -39,7 +39,7 @@ _state = _State()
 
 
 def reset() -> None:
-    """Begin a command: plain text about no job."""
+    """Begin a command: set the log to plain text about no job."""
     if _state.format == "json":
         sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
         logging.getLogger().removeHandler(_handler)
@@ -72,17 +72,17 @@ LogFormat = Annotated[
 
 
 def about(job: str, party: str | None = None) -> None:
-    """Name the federation, and this party once its certificate is read, in all further lines."""
+    """Name the federation, and this party if it is known, in all further lines."""
     _state.job, _state.party = job, party or _state.party
 
 
 def errors() -> Console:
-    """Where a command says what happens."""
+    """The console for what happens: standard error, or the JSON log."""
     return _console(errors=True)
 
 
 def results() -> Console:
-    """Where it says what came of it."""
+    """The console for results: standard output, or the JSON log."""
     return _console(errors=False)
 
 
@@ -95,7 +95,7 @@ def _console(*, errors: bool) -> Console:
 
 
 def end(line: str, *, failed: bool) -> None:
-    """The last line of a command that was refused, or stopped."""
+    """Write the last line of a command that was refused or stopped."""
     if _state.format == "json":
         write("error" if failed else "info", line)
     else:
@@ -103,7 +103,7 @@ def end(line: str, *, failed: bool) -> None:
 
 
 def write(level: Level, message: str, **more: str) -> None:
-    """One object, in one call, so that lines of several threads do not mix."""
+    """Write one JSON line, in one call, so that lines of several threads do not mix."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": time, "level": level, "job": _state.job, "party": _state.party}
     line |= {"message": message, **more}
@@ -112,14 +112,14 @@ def write(level: Level, message: str, **more: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Lines of Python's own logging."""
+    """Writes records of Python's own logging as JSON lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         write("error" if record.levelno >= logging.ERROR else "warning", record.getMessage())
 
 
 class _Throttled(logging.Filter):
-    """Leaves out what comes too often; lines of one template are of a kind."""
+    """Leaves out lines that come too often; those of one template count together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,6 +142,6 @@ for _one in (_handler, logging.lastResort):  # the latter where there is no othe
 def _crashed(
     kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    """A mistake of the program: its traceback is a field, not forty lines."""
+    """Write an unexpected error as one JSON line, with its traceback as a field."""
     text = "".join(traceback.format_exception(kind, error, trace))
     write("error", f"{kind.__name__}: {error}", traceback=text)

@@ -1,7 +1,7 @@
-"""The program ``vertizo``: its commands, each imported when it is run or its help is asked for.
+"""The program ``vertizo`` and its commands, each imported when it is run or asked for help.
 
-A command's file imports at its top what its help needs, and all else in the body, after the
-configuration was checked. So help and refusals need no PyTorch.
+A command's file imports at its top what its help needs, and everything else in the function's
+body, after the configuration was checked. So help and refusals need no PyTorch.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ COMMANDS = {
     "serve": "Serve a job as the label holder, or continue it.",
     "join": "Join a job as a feature holder, or continue it.",
 }
-"""The core's commands and their lines in the list; `vertizo.core.wings` add theirs."""
+"""Commands of the core → their lines of help; wings (`vertizo.core.wings`) add theirs."""
 FILES = {**dict.fromkeys(("certs", "serve", "join"), "parties"), "export": "predict"}
-"""Where a command of the core is, if not in the file of its first word."""
+"""First word of a core command → its file, if that has another name."""
 
 
 def _is_group(words: tuple[str, ...]) -> bool:
-    """Whether others are below it, and it is no command itself; the core's need no wing."""
+    """Whether ``words`` name a group of commands; for the core's no wing is loaded."""
     known = COMMANDS if " ".join(words) in COMMANDS else chain(*(w.commands for w in wings()))
     return any(each.startswith(" ".join((*words, ""))) for each in known)
 
 
 def _home(words: tuple[str, ...]) -> str | None:
-    """The function of a command, as ``module:name``; None for none."""
+    """The function of a command, as ``module:name``; None for an unknown command."""
     if (joined := " ".join(words)) in COMMANDS:
         first, *others = words
         return f"vertizo.cli.{FILES.get(first, first)}:{'_'.join(others) or first}"
@@ -72,7 +72,7 @@ class LazyGroup(TyperGroup):
 
     @property
     def entries(self) -> dict[str, str]:
-        """The commands and groups right below this one, and their lines."""
+        """Commands and groups directly below this one → their lines of help."""
         added = {words: line for w in wings() for words, (line, _) in w.commands.items()}
         found: dict[str, str] = {}
         for joined, line in (COMMANDS | added).items():
@@ -83,11 +83,11 @@ class LazyGroup(TyperGroup):
         return found
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names in the order of the table."""
+        """Names of the commands, in the order of `COMMANDS`."""
         return list(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command as click has it; None for an unknown name."""
+        """Make the click command of a name; None for an unknown name."""
         words = (*self.words, cmd_name)
         if _is_group(words):
             line = COMMANDS.get(" ".join(words), "")
@@ -101,7 +101,7 @@ class LazyGroup(TyperGroup):
         return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As click does, with a suggestion for a misspelt name."""
+        """Find a command as click does; ConfigError with a suggestion for a misspelt name."""
         words = (*self.words, args[0])
         if _home(words) is None and not _is_group(words) and not ctx.resilient_parsing:
             known = [*COMMANDS, *(words for wing in wings() for words in wing.commands)]
@@ -112,12 +112,12 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands for ``--help``, each with its whole line."""
+        """Write the list of commands for ``--help``, each with its whole line."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.entries.items()))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C is one line, which a command may word itself."""
+        """Run the command; Ctrl-C ends it with one line, which the command may word itself."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # otherwise click ends without a line
@@ -142,7 +142,7 @@ def _root(
 
 
 def program() -> LazyGroup:
-    """The whole command line as click has it."""
+    """Make the whole command line, as a click group."""
     app = typer.Typer(cls=LazyGroup, rich_markup_mode=None)  # rich help costs most of --help's time
     app.callback()(_root)
     group = get_command(app)
@@ -151,7 +151,7 @@ def program() -> LazyGroup:
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line and exit code 2."""
+    """Run the command line; a user's mistake is one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may know no Greek
@@ -193,7 +193,7 @@ def main() -> None:
 
 
 def _check_none_is_empty(arguments: Sequence[str]) -> None:
-    """An empty path would be the folder where one is."""
+    """Raise ConfigError for an empty value: as a path it would mean the current folder."""
     for before, word in pairwise(["vertizo", *arguments]):
         option, *given = word.split("=", 1)
         if not word or (option.startswith("--") and given == [""]):
@@ -202,7 +202,7 @@ def _check_none_is_empty(arguments: Sequence[str]) -> None:
 
 
 def _leave_output() -> None:
-    """What is not printed yet goes nowhere, so that ending does not try again."""
+    """Drop output that is not yet printed, so that ending does not try again."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

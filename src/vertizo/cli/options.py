@@ -13,30 +13,30 @@ import typer
 def option(
     text: str, value: str | None = None, *names: str, complete: Any = None, **more: Any
 ) -> Any:
-    """An option: its line of ``--help``, what stands there for its value, and its own names."""
+    """Make an option: ``text`` is its help, ``value`` stands for its value there."""
     return typer.Option(*names, help=text, metavar=value, autocompletion=complete, **more)
 
 
 def argument(text: str, value: str | None = None, complete: Any = None) -> Any:
-    """An argument: its line of ``--help``, and what it is called there."""
+    """Make an argument: ``text`` is its help, ``value`` its name there."""
     return typer.Argument(help=text, metavar=value, autocompletion=complete)
 
 
 def complete_methods(incomplete: str) -> list[str]:
-    """Names of methods behind the last comma."""
+    """Complete names of methods behind the last comma."""
     from vertizo.methods.choice import METHODS
 
     return behind_comma(incomplete, METHODS)
 
 
 def behind_comma(incomplete: str, names: Iterable[str]) -> list[str]:
-    """Names that may follow the last comma."""
+    """Complete names behind the last comma, without those that are there already."""
     done, comma, _ = incomplete.rpartition(",")
     return [f"{done}{comma}{name}" for name in names if name not in done.split(",")]
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Run folders at most two levels below the folder that is typed already."""
+    """Complete run folders at most two levels below the folder that is typed already."""
     base = Path(incomplete[: incomplete.rfind("/") + 1])
     return sorted(
         str(f.parent) for level in ("*", "*/*") for f in base.glob(f"{level}/config.yaml")
@@ -47,11 +47,11 @@ HEAD = option(
     "private: the server's model. raw: what server.final_head fitted on raw labels. "
     "Default: the one that the run's figures are of.",
 )
-"""Which of a job's heads predicts."""
+"""The option that says which of a run's heads predicts."""
 
 
 def _with_environment(given: list[str] | None) -> list[str]:
-    """Settings of the environment, which those of the command line follow and override."""
+    """All settings: those of the environment, then those of the command line, which win."""
     from vertizo.config.environment import settings_of
 
     return [*settings_of(os.environ), *(given or [])]
@@ -72,5 +72,5 @@ PartyConfig = Annotated[Path, argument("YAML configuration of this party.", "CON
 
 
 def comma_separated(text: str | None) -> list[str]:
-    """The names in ``a,b``."""
+    """Split ``a,b`` into its names."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""The commands of a job of real parties, and how they reach each other and are stopped."""
+"""``vertizo certs``, ``serve`` and ``join``: a job of real parties, its connections and end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def serve(
 
 
 def _served(config: ServeConfig) -> dict[str, Any]:
-    """Serve one job to its end, new or where its folder says it was; the summary."""
+    """Serve one job, new or resumed from its folder, to its end; return the summary."""
     served = config.federation
     credentials = identity(served)
     import torch
@@ -175,7 +175,7 @@ def join(
 
 
 def _joined(config: JoinConfig) -> Joined:
-    """Take part in one job to its end, new or where the folder says it was."""
+    """Take part in one job, new or resumed from the folder, to its end."""
     from vertizo.core.memory import keep_freed_memory
     from vertizo.data import party_table
     from vertizo.network.serving.client_folder import ClientFolder
@@ -219,7 +219,7 @@ def _queries(here: Progress) -> tuple[float, str]:
 
 @contextmanager
 def _told_apart(path: Path, *, serves: bool) -> Iterator[None]:
-    """In place of what is wrong with it, say that a configuration is the other party's."""
+    """Replace a ConfigError by one that says so, if the configuration is the other party's."""
     from vertizo.network.serving.options import is_label_holder
 
     try:
@@ -245,9 +245,9 @@ def listening(
     service: Service,
     run: str = "",
 ) -> Iterator[GrpcServer]:
-    """Let the members reach a service of the label holder; say where it listens.
+    """Let members reach a service of the label holder; print the address it listens at.
 
-    ``run`` is the name of the run that it serves, if it is one's.
+    ``run`` is the name of the run that it serves, if there is one.
     """
     from vertizo.network.transport.grpc import GrpcServer
 
@@ -266,7 +266,7 @@ def listening(
 
 
 def identity(options: ServeOptions | JoinOptions) -> Credentials:
-    """This party's certificate and key; from here on the log names the party and the job."""
+    """Load this party's certificate and key; from here on the log names party and job."""
     from vertizo.network.transport.certificates import Credentials
 
     log.about(options.name)
@@ -276,7 +276,7 @@ def identity(options: ServeOptions | JoinOptions) -> Credentials:
 
 
 def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: Console) -> Rotation:
-    """The credentials of a party, those from its folder as soon as they are replaced there."""
+    """The rotation of a party's credentials: it uses new ones once they are in its folder."""
     from vertizo.network.serving.options import ServeOptions
     from vertizo.network.transport.rotation import Rotation
 
@@ -287,7 +287,7 @@ def rotation(options: ServeOptions | JoinOptions, first: Credentials, console: C
 
 
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:
-    """A channel to the label holder; it reports trouble on the console."""
+    """Open a channel to the label holder, which reports trouble on the console."""
     from vertizo.network.serving.client_folder import ClientFolder
     from vertizo.network.transport.grpc_channel import GrpcChannel
 
@@ -305,7 +305,7 @@ def connect(options: JoinOptions, console: Console) -> GrpcChannel:
 
 
 def stop_requests() -> AbstractContextManager[threading.Event]:
-    """Set by Ctrl-C or SIGTERM; a second one stops at once."""
+    """Yield an event that Ctrl-C or SIGTERM sets; a second one stops at once."""
     from vertizo.run.loop.training import stop_requests as requests
 
     return requests(signal.SIGINT, signal.SIGTERM)
@@ -313,7 +313,7 @@ def stop_requests() -> AbstractContextManager[threading.Event]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C."""
+    """Treat SIGTERM inside as Ctrl-C."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``vertizo predict`` and ``export``: what a trained run makes of new records, and its models."""
+"""``vertizo predict`` and ``export``: predictions of new records, and trained models as files."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def predict_offline(
 ) -> None:
     """Predict the records of a file, or the run's own test records.
 
-    Without ``out`` the predictions go to standard output as CSV, and what is said about them
-    (scores where labels are known, what the guarantee covers) to standard error.
+    Without ``out`` the predictions go to standard output as CSV, and lines about them (scores if
+    labels are known, what the guarantee covers) to standard error.
 
     Raises:
         UserError: one line that says what is wrong; nothing is written.
@@ -219,7 +219,7 @@ def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
 
 
 def _new_records(config: ServeConfig | JoinConfig, data: Path) -> tuple[str, NewRecords]:
-    """The column of keys, and a party's records by them."""
+    """The name of the column of keys, and a party's new records in their order."""
     from vertizo.data.tabular.csv_lines import CsvFormat
     from vertizo.network.serving.predicting import NewRecords
 

@@ -1,4 +1,4 @@
-"""``vertizo privacy``: budgets before a run, what a run protects, measurements, ledgers."""
+"""``vertizo privacy``: explains what a run protects, and manages ledgers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _of_folder(path: Path) -> tuple[ExperimentConfig, dict[str, Any]]:
 
 
 def _explain_member(path: Path, as_json: bool) -> None:
-    """Print what a feature holder knows of a job: its own part, and what it was told."""
+    """Print a feature holder's own privacy statement, and the one it was told."""
     from vertizo.network.serving.client_folder import ClientFolder
 
     found = ClientFolder(path).finished()

@@ -1,4 +1,4 @@
-"""``vertizo schema``: the JSON schemas by which editors complete and check YAML files."""
+"""``vertizo schema``: prints JSON schemas, by which editors complete and check YAML files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def schema(kind: Annotated[Kind, argument("What the file is for.")] = "train") -
 
 
 def made(kind: Kind) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of one kind of file."""
+    """Make the JSON schema (draft 2020-12) of one kind of file."""
     if kind == "train":
         from vertizo.config.schema import ExperimentConfig
 
@@ -45,14 +45,14 @@ def made(kind: Kind) -> dict[str, Any]:
 
 
 def generated(options: Any, title: str) -> dict[str, Any]:
-    """The schema of a class of options, or of a choice between some."""
+    """Generate the schema of a class of options, or of a choice between several."""
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
 
     from vertizo.core.options import Tagged, texts
 
     class Generator(GenerateJsonSchema):
-        """Exactly one option of a choice fits: the default alone may leave out what chooses it."""
+        """Requires the key that chooses an option, except for the default option."""
 
         def model_schema(self, schema: Any) -> dict[str, Any]:
             found = super().model_schema(schema)

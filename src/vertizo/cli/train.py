@@ -1,4 +1,4 @@
-"""``vertizo train``: a live bar while it runs, a table when it is done."""
+"""``vertizo train``: trains with a live bar, and prints a table of figures at the end."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _note(line: str) -> None:
 def _all(
     experiment: Experiment, folder: Path, resume: bool, controls: bool, track: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The run's summary, and those of its controls."""
+    """Train the run and its controls; return their summaries, the run's first."""
     from vertizo.privacy.options import ON_LABELS
     from vertizo.run.build.label_free import controls_of
     from vertizo.run.experiment import Experiment
