@@ -1,4 +1,4 @@
-"""One long-lived process a party: it offers, approves, runs and takes up jobs of real parties.
+"""Agents: one long-lived process for each party, which offers, approves and runs its jobs.
 
 =================  ==============================================================================
 `options`          the file of an agent, its tables and its policy
@@ -14,4 +14,9 @@
 `label_holder`     the label holder's agent, which members' agents ask
 `member`           a member's agent
 =================  ==============================================================================
+
+States and messages change at all parties together (``PROTOCOL`` in `messages`, ``VERSION`` in
+`store`). What never changes: nothing that an agent needs is only in its memory, so that it may be
+killed at any moment; a job runs only if each party's own policy allows it; members hear no line
+that may depend on labels; and no folder of a job ever has two processes.
 """

@@ -1,7 +1,20 @@
-"""What both agents share: the loop that keeps a job's process in step with the job's state.
+"""The base of both agents: a loop that keeps jobs' processes in step with their states.
 
-The loop looks at the store and acts on what it finds; nothing that it needs is remembered only in
-the process. So an agent that is killed at any moment, and started again, goes on.
+The loop reads the store and acts on what it finds; nothing that it needs is only in memory. So an
+agent may be killed at any moment, and goes on when it is started again.
+
+What the end of a process means (`_note_end`):
+
+==================  =============================================================================
+end                 what follows
+==================  =============================================================================
+code 0              its outcome is ``finished``
+failed              its outcome is ``failed``, with its last line
+another has it      the other process is ended; of a kind `TOGETHER`, the outcome is ``broken``
+the agent asked it  nothing
+killed otherwise    it is started again after a pause, and fails after `MOST_DEATHS` without
+                    progress; of a kind `TOGETHER`, the outcome is ``broken``: all begin anew
+==================  =============================================================================
 """
 
 from __future__ import annotations
@@ -21,22 +34,22 @@ from vertizo.ops.agent.store import Job, Store
 TICK = 0.2
 """Seconds between two looks at the jobs."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
-"""Seconds until a process that died is started again: twice as long each time."""
+"""Seconds until a process that died is started again: doubled each time, up to the longest."""
 MOST_DEATHS = 20
-"""Of a process, without getting on in between, until its job has failed."""
+"""Deaths of a process without progress in between, after which its job has failed."""
 STRAY_PAUSE = 2.0
-"""Until one is started whose folder a former agent's process had."""
+"""Seconds until a process is started whose folder a former agent's process held."""
 KILLED = ", as when memory runs out"
 TOGETHER = ("align", "predict")
-"""Kinds of job that keep nothing on the way: when one party's process dies, all begin anew."""
+"""Kinds of job without checkpoints: when one party's process dies, all begin anew."""
 LASTING = ("score",)
-"""Kinds that have no end of their own: they take no place of other jobs, and wait for members."""
+"""Kinds of job without an end: they take no other job's place, and wait for members."""
 
 
 class Agent(ABC):
     """Drives the jobs of one party; see `LabelHolder` and `Member`.
 
-    ``notice`` takes a line about what people should know.
+    ``notice`` takes a line for people.
     """
 
     def __init__(self, store: Store, notice: Callable[[str], None]) -> None:
@@ -47,7 +60,7 @@ class Agent(ABC):
         """Job → when its next process may start."""
 
     def take_up(self) -> None:
-        """End what a killed agent left behind; RunError where something does not end."""
+        """End processes that a killed agent left behind; RunError if one does not end."""
         jobs = [job for job in self.store.open_jobs() if job.state == "running"]
         end_left_over(self.store.folder_of(job.name) for job in self.store.open_jobs())
         for job in jobs:
@@ -57,7 +70,7 @@ class Agent(ABC):
             self.notice(f"{job.name} is taken up again")
 
     def run(self, stopped: Event) -> None:
-        """Work until it is stopped."""
+        """Look at all jobs again and again until it is stopped; then end all processes."""
         try:
             while not stopped.wait(TICK):
                 try:
@@ -71,7 +84,7 @@ class Agent(ABC):
             self._children.stop_all()
 
     def tick(self) -> None:
-        """One look at all jobs."""
+        """Note ended processes, change states, and start and stop processes accordingly."""
         for ended in self._children.ended():
             self._note_end(ended)
         self.consider(self.store.open_jobs())
@@ -86,11 +99,11 @@ class Agent(ABC):
 
     @abstractmethod
     def consider(self, jobs: Sequence[Job]) -> None:
-        """Change states, where it is time to."""
+        """Change the states of jobs that are due for it."""
 
     @abstractmethod
     def words_of(self, job: Job, folder: Path) -> list[str]:
-        """The command of a job's process; ConfigError where there can be none."""
+        """The command of a job's process; ConfigError if it cannot be had."""
 
     def _start(self, job: Job) -> None:
         folder = self.store.folder_of(job.name)
@@ -119,9 +132,9 @@ class Agent(ABC):
             self._note_death(job, ended)
 
     def _note_death(self, job: Job, ended: Ended) -> None:
-        """It was killed, or stopped by somebody else: it, or all, begin again in a while.
+        """Start a process again in a while that was killed or stopped by somebody else.
 
-        Unless it died so often and left nothing new: such as for want of memory.
+        Its job fails after `MOST_DEATHS` deaths without progress, such as for want of memory.
         """
         deaths = self.store.die(job.name, left_by(self.store.folder_of(job.name)))
         how = f"by signal {-ended.code}" if ended.code < 0 else f"with exit code {ended.code}"
@@ -138,7 +151,7 @@ class Agent(ABC):
             self.store.conclude(job.name, job.attempt, "broken", f"its process ended {how}")
 
     def _end_stray(self, job: Job) -> None:
-        """Ask a former agent's process that has the job's folder to end, now and then."""
+        """Ask a former agent's process that holds the job's folder to end, every `STRAY_PAUSE`."""
         now = time.monotonic()
         if now >= self._not_before.get(job.name, 0.0):
             self._children.end_stray(self.store.folder_of(job.name))

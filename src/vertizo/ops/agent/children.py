@@ -1,4 +1,4 @@
-"""The processes of an agent's jobs: started, asked to end, and found again after a crash."""
+"""The processes of an agent's jobs: starts them, ends them, finds them again after a crash."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from vertizo.run.results import checkpoint
 PROCESS = "process"
 """The file that a job's process holds locked."""
 END_SECONDS = 20.0
-"""Until a process that was asked to end is killed."""
+"""Seconds until a process that was asked to end is killed."""
 SCORED = "queries.jsonl"
-"""Where a process that scores says whom it answered."""
+"""File in which a process that scores logs its answers."""
 LONGEST_LINE, LONGEST_LOG = 4096, 1 << 18
-"""Bytes of a log that its last line is looked for in, and the last time it was of use."""
+"""Bytes at a log's end that are searched for its last line, and for `LOOKED_UP`."""
 
 
 @dataclass
@@ -44,36 +44,36 @@ class Child:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job's process ended."""
+    """The end of a job's process."""
 
     job: str
     attempt: int
     code: int
     line: str
-    """Its last words where it failed."""
+    """The last line of its log, if it failed."""
     asked: bool
-    """Whether the agent wanted it to end."""
+    """Whether the agent had asked it to end."""
 
     @property
     def failed(self) -> bool:
-        """Whether starting it again would not help."""
+        """Whether it failed in a way that starting it again would not mend."""
         return self.code > 0 and self.code not in (TAKEN, 130)
 
 
 class Children:
-    """Those that this agent has started and that have not ended; called from one thread."""
+    """The running processes that this agent has started; used by one thread."""
 
     def __init__(self) -> None:
         self._children: dict[str, Child] = {}
         self._strays: dict[Path, float] = {}
-        """Folder → when a process of nobody's there was first asked to end."""
+        """Folder → when an orphan process there was first asked to end."""
 
     def attempts(self) -> dict[str, int]:
         """Job → the attempt that its process belongs to."""
         return {job: child.attempt for job, child in self._children.items()}
 
     def start(self, job: str, attempt: int, folder: Path, words: Sequence[str]) -> None:
-        """Start a job's process; RunError where the system has no room for it."""
+        """Start a job's process; RunError if the system cannot."""
         launch = "vertizo.ops.agent.launch"
         command = [sys.executable, "-P", "-m", launch, str(folder / PROCESS)]
         with (
@@ -93,7 +93,7 @@ class Children:
         self._children[job] = Child(process, folder, attempt)
 
     def stop(self, job: str) -> None:
-        """Ask a process to end, and later make it."""
+        """Ask a process to end; kill it if it was asked `END_SECONDS` ago."""
         child, now = self._children[job], time.monotonic()
         with suppress(ProcessLookupError):
             if child.asked is None:
@@ -103,7 +103,7 @@ class Children:
                 child.process.kill()
 
     def end_stray(self, folder: Path) -> None:
-        """Ask a process to end that none of these is and that has a job's folder; later make it.
+        """Stop an orphan that holds a job folder; kill it after `END_SECONDS`.
 
         Its agent was killed when it had only just started it.
         """
@@ -114,7 +114,7 @@ class Children:
             del self._strays[folder]
 
     def ended(self) -> list[Ended]:
-        """Those that have ended since the last call."""
+        """The processes that have ended since the last call, which are forgotten."""
         found = []
         for job, child in list(self._children.items()):
             code = child.process.poll()
@@ -125,7 +125,7 @@ class Children:
         return found
 
     def stop_all(self) -> None:
-        """Ask all to end, and wait until they have."""
+        """End all processes, and wait until they have ended."""
         while self._children:
             for job in list(self._children):
                 self.stop(job)
@@ -134,13 +134,13 @@ class Children:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What a job's process gets of the agent's: no settings, since its folder has all of them."""
+    """The environment of a job's process: the agent's, without settings of vertizo."""
     apart = (PREFIX, "VERTIZO_LOG_FORMAT")
     return {name: value for name, value in own.items() if not name.startswith(apart)}
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, without the program's name; empty where there is none."""
+    """The last line of a log, without the program's name; empty if there is none."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - LONGEST_LINE))
@@ -151,11 +151,11 @@ def last_line(log: Path) -> str:
 
 
 def left_by(folder: Path) -> str:
-    """What a job's process has left so far, for comparison: other where it got on.
+    """A trace of what a job's process has done so far, which changes if it makes progress.
 
-    Each record of a journal begins with a checksum over its segment, and a process that only starts
-    writes none. A member that scores says once that it was of use. An alignment and a prediction
-    leave nothing until they end.
+    It has the first records of journals, whose checksums depend on the segment, and which a process
+    that only starts does not write; the size of the log of scores; and where a member that scores
+    said that it was of use. Alignments and predictions leave nothing until they end.
     """
     found = []
     for path in sorted((folder / "run" / "checkpoints").glob("journal-*.log")):
@@ -173,7 +173,7 @@ def left_by(folder: Path) -> str:
 
 
 def end_left_over(folders: Iterable[Path]) -> None:
-    """End the processes of jobs that an agent left behind when it was killed.
+    """End the processes that a killed agent left in these folders.
 
     Raises:
         RunError: one does not end.
@@ -192,7 +192,7 @@ def end_left_over(folders: Iterable[Path]) -> None:
 
 
 def holder(folder: Path) -> int:
-    """The number of the process that has a job's folder, 0 for none; -1 where it is not known."""
+    """The ID of the process that holds a job's folder; 0 for none, -1 if unknown."""
     try:
         handle = os.open(folder / PROCESS, os.O_RDWR | system.CLOSED_ON_EXEC)
     except FileNotFoundError:
@@ -208,9 +208,9 @@ def holder(folder: Path) -> int:
 
 
 def _signal(folder: Path, number: signal.Signals) -> None:
-    """Signal the process that has the folder; by a handle where the system has them.
+    """Signal the process that holds the folder, by a pidfd if the system has them.
 
-    The number may be another process's by the time it is used, and the handle's is not.
+    A process ID may belong to another process by the time it is used; a pidfd does not.
     """
     process = holder(folder)
     if process <= 0:

@@ -18,13 +18,13 @@ from vertizo.network.serving.options import SCORING_FILES, Name, beside
 from vertizo.ops.agent.options import JobName, Kind, TableName
 
 OWN = ("path", "test_path", "id", "name", "root")
-"""Keys of `data` that are the agent's."""
+"""Keys of `data` that only the agent's file may have."""
 PREDICTS = ("predict", "score")
-"""Kinds of job that need one that trained."""
+"""Kinds of job that need an earlier job that trained."""
 SECTIONS = {"score": "scoring"}
-"""What the file has beside the section ``job``, by kind; that of training has all."""
+"""Kind → the section that its file has beside ``job``; for training it is a configuration."""
 SERVED = ("absent", "patience", "rate", "sync")
-"""Keys of `federation` that are a job's."""
+"""Keys of `federation` that a job's file may have."""
 
 
 class JobOptions(Options):
@@ -69,7 +69,7 @@ class JobOptions(Options):
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> tuple[JobOptions, dict[str, Any]]:
-    """A job's file: its section ``job``, and the rest of the tree.
+    """Load a job's file: its section ``job``, and the rest of the tree.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
@@ -105,7 +105,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> tuple[JobOptions, dic
 
 
 def _below_job(error: ValidationError) -> str:
-    """The line of an error in the section, its key with the section's name."""
+    """The line of an error in the section ``job``, whose name goes in front of the key."""
     line = explain(error, JobOptions)
     first = error.errors()[0]
     if first["type"] == "extra_forbidden":

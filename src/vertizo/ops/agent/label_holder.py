@@ -1,7 +1,7 @@
-"""The label holder's agent: it offers jobs to members' agents, starts them and hears their end.
+"""The label holder's agent: it offers jobs to members' agents, starts them and sees them end.
 
-Members' agents ask it, once a second each; see `messages`. What they say is in the store before
-they are answered.
+Members' agents ask it once a second; see `messages`. What they say is in the store before they are
+answered. The states of a job are in `states`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from vertizo.ops.agent.states import State, is_over
 from vertizo.ops.agent.store import HEARD_SECONDS, Job, Standing, Store
 
 GRACE_SECONDS = 10.0
-"""For members to end once the label holder's process has, before it is started again for them."""
+"""Seconds for members to end after the label holder's process; then it is started again."""
 RATE = 10.0
-"""Reports of one member in a second that are read."""
+"""Most reports of one member that are read in a second."""
 TOLD = {
     "failed": "a process of another party failed",
     "refused": "another member refused",
     "expired": "a member did not answer, or was silent, for too long",
     "cancelled": "the label holder cancelled it",
 }
-"""What members hear of an end: the label holder's own lines may depend on labels, another
-member's on that member's table."""
+"""State → what members hear of that end: the label holder's own lines may depend on labels,
+another member's lines on that member's table."""
 EARLIER = "a job that it comes after has not finished"
-"""What they hear where it was that one's end."""
+"""What members hear if a job ends because an earlier job did."""
 COMES_AFTER = ", which it comes after, is "
 NO_AGENT = "an agent listens here, which runs jobs of agents; `vertizo join` needs `vertizo serve`"
 
 
 class LabelHolder(Agent):
-    """Offers and runs the jobs of one label holder; a `vertizo.network.transport.base.Service`."""
+    """Offers and runs the jobs of one label holder, and answers members' agents (a `Service`)."""
 
     largest_ask = 2 * frames.MAX_BODY
 
@@ -60,16 +60,16 @@ class LabelHolder(Agent):
         self._began = time.monotonic()
         self._heard: dict[str, float] = {}
         self._noted: dict[str, float] = {}
-        """Member → when the store was told that it was heard."""
+        """Member → when the store last noted that it was heard."""
         self._parallel: dict[str, int] = {}
         self._rejected: dict[str, str] = {}
         self._offered: dict[str, tuple[float, float]] = {}
-        """Job → how long it was offered by former agents, and since when by this one."""
+        """Job → seconds that former agents offered it, and since when this one does."""
         self._over_since: dict[str, float] = {}
-        """Job → when this party's process had ended well."""
+        """Job → when this party's process ended well."""
 
     def serve(self, stopped: Event) -> None:
-        """Work until it is stopped; RunError or ConfigError where it cannot listen."""
+        """Listen and run jobs until it is stopped; RunError or ConfigError if it cannot listen."""
         agent = self.config.agent
         credentials = Credentials.load(agent.certificates)
         latest = Rotation(agent.certificates, credentials, serving=True, tell=self.notice)
@@ -84,7 +84,7 @@ class LabelHolder(Agent):
     # What members' agents ask.
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As of a `Service`: a report is answered with orders, at once."""
+        """Answer a member's report with orders, at once."""
         if frame[:2] == frames.MAGIC:
             answer(frames.encode(frames.Refusal(NO_AGENT)))
             return
@@ -108,10 +108,10 @@ class LabelHolder(Agent):
         answer(messages.encode(orders))
 
     def gone(self, member: str) -> None:
-        """As of a `Service`."""
+        """Do nothing: a lost connection shows as silence."""
 
     def _unfit(self, report: Report) -> str:
-        """Why a report is not accepted; empty where it is."""
+        """The reason why a report is not accepted; empty if it is."""
         if report.protocol != messages.PROTOCOL:
             return (
                 f"protocol {report.protocol} of agents; the label holder speaks "
@@ -158,7 +158,7 @@ class LabelHolder(Agent):
     # What becomes of jobs.
 
     def consider(self, jobs: Sequence[Job]) -> None:
-        """As of an `Agent`."""
+        """Change the states of jobs by what members have said and the time that has passed."""
         with self._lock:
             for job in jobs:
                 standings = self.store.standings(job.name)
@@ -188,7 +188,7 @@ class LabelHolder(Agent):
             self._end(job, "expired", f"not approved in {self.config.agent.deadline:g} s: {whys}")
 
     def _ends_with_an_earlier(self, job: Job) -> bool:
-        """Whether one that it comes after did not end well, so that it ends likewise."""
+        """End a job if one that it comes after did not end well; return whether it ended."""
         if job.state == "running":
             return False
         for name, state in self.store.unfinished(job):
@@ -199,7 +199,7 @@ class LabelHolder(Agent):
         return False
 
     def _waited(self, job: Job) -> float:
-        """Seconds that a job was offered while an agent ran, whatever clocks are set to."""
+        """Seconds that a job was offered while an agent ran, by the monotonic clock."""
         now = time.monotonic()
         before, since = self._offered.setdefault(job.name, (job.waited, now))
         waited = before + now - since
@@ -239,7 +239,7 @@ class LabelHolder(Agent):
         return True
 
     def _free_port(self, taken: set[int]) -> int:
-        """The one that was not used for longest, of those that can be listened on; 0 for none.
+        """The free port whose last use is longest ago; 0 if there is none.
 
         A member that has not yet heard of a job's end may still connect to its port, and would
         wait there.
@@ -271,10 +271,10 @@ class LabelHolder(Agent):
             self._wait_for_members(job)
 
     def _begin_anew(self, job: Job) -> None:
-        """The next attempt, once no process of this party has the job's folder.
+        """Begin the next attempt, once no process of this party has the job's folder.
 
-        At another port if there is one: processes of two attempts must not meet. One that met the
-        other attempt's would be refused, which ends the job, or be done before others have begun.
+        It gets another port if there is one, since processes of two attempts must not meet: one
+        would be refused by the other, which ends the job, or be done before others have begun.
         """
         if job.name in self._children.attempts():
             return  # it was asked to end
@@ -286,12 +286,12 @@ class LabelHolder(Agent):
         self.store.assign(job.name, port, job.attempt + 1)
 
     def _has_ended(self, job: Job) -> bool:
-        """Whether training is over here, though its process was killed before it could say so."""
+        """Whether training is over here, though its process was killed before it could exit."""
         summary = self.store.folder_of(job.name) / "run" / "summary.json"
         return job.offer.kind == "train" and summary.is_file()
 
     def _wait_for_members(self, job: Job) -> None:
-        """Start the process again for members who were away when it ended."""
+        """Start the process again for members that were away when it ended, after a while."""
         since = self._over_since.setdefault(job.name, time.monotonic())
         if time.monotonic() - since > GRACE_SECONDS:
             del self._over_since[job.name]
@@ -301,7 +301,7 @@ class LabelHolder(Agent):
                 self.store.conclude(job.name, job.attempt, "")
 
     def _is_expired(self, job: Job) -> bool:
-        """Whether a member is silent for too long, which ends the job unless it lasts."""
+        """End a job if a member is silent for too long; return whether it ended."""
         if job.state == "running" and job.offer.kind in LASTING:
             return False
         now, most = time.monotonic(), self.config.agent.silence
@@ -319,7 +319,7 @@ class LabelHolder(Agent):
             self.notice(f"{job.name} is {state}{': ' if line else ''}{line}")
 
     def _start(self, job: Job) -> None:
-        """As of an `Agent`; where somebody else has taken the port meanwhile, at another one."""
+        """Start a job's process; if its port was taken meanwhile, assign another port instead."""
         with self._lock:
             if not _can_listen(self._host, job.port):
                 port = self._free_port(self._ports_in_use())
@@ -334,7 +334,7 @@ class LabelHolder(Agent):
         return self.config.agent.listen.rpartition(":")[0]
 
     def words_of(self, job: Job, folder: Path) -> list[str]:
-        """As of an `Agent`."""
+        """The command of a job's process, by `vertizo submit`, with address and attempt."""
         words = processes.words_of(folder)
         if words is None:
             raise ConfigError(f"{folder} lacks {processes.COMMAND}, which `vertizo submit` wrote")

@@ -1,8 +1,8 @@
-"""``python -m vertizo.ops.agent.launch FILE COMMAND …``: become one job's process, or end.
+"""``python -m vertizo.ops.agent.launch FILE COMMAND …``: becomes a job's process, or ends.
 
-It locks FILE, writes its number into it and becomes ``vertizo COMMAND …``, which keeps the lock for
-as long as it lives. So no folder ever has two processes, and an agent that was killed finds those
-that it left behind.
+It locks FILE, writes its process ID into it and becomes ``vertizo COMMAND …``, which keeps the lock
+for as long as it lives. So no folder ever has two processes, and an agent that was killed finds the
+processes that it left behind.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 from vertizo.core import system
 
 TAKEN = 75
-"""Exit code where another process has the folder."""
+"""Exit code if another process has the folder."""
 
 
 def main() -> None:
-    """Lock and become the command."""
+    """Lock the file, then become the command."""
     path, *command = sys.argv[1:]
     handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:

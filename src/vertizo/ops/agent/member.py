@@ -24,14 +24,14 @@ from vertizo.ops.agent.states import State, is_over
 from vertizo.ops.agent.store import Job, Store
 
 EVERY_SECONDS = 1.0
-"""Between two reports."""
+"""Seconds between two reports."""
 AGAIN_SECONDS = 10.0
-"""After the label holder's agent refused, or could not be reached for long."""
+"""Seconds until it asks again, after a refusal or a long loss of the connection."""
 KNOWN_BEFORE = "this party had a job of that name before; submit it under another one"
 
 
 class Member(Agent):
-    """Takes part in jobs of one label holder; ``name`` is the party's, of its certificate."""
+    """Takes part in jobs of one label holder; ``name`` is that in the party's certificate."""
 
     def __init__(
         self, config: MemberAgent, name: str, store: Store, notice: Callable[[str], None]
@@ -41,12 +41,12 @@ class Member(Agent):
         self.name = name
         self._lock = RLock()  # between the loop's thread and that of reports
         self._strange: dict[str, str] = {}
-        """Jobs that are refused and not kept."""
+        """Job → why it is refused, for jobs that are not kept."""
         self._news = Event()
         self._said = ""
 
     def serve(self, stopped: Event) -> None:
-        """Work until it is stopped."""
+        """Take up former jobs, then report and run jobs until it is stopped."""
         self.take_up()
         self.notice(f"{self.name} is an agent of {self.config.agent.name}")
         over = Event()
@@ -60,7 +60,7 @@ class Member(Agent):
             reports.join(5.0)
 
     def _report_on(self, over: Event) -> None:
-        """Report until it is over, whatever happens to the connection."""
+        """Report until ``over``, with a new channel whenever the connection fails."""
         while not over.is_set():
             channel: GrpcChannel | None = None
             pause = AGAIN_SECONDS
@@ -83,7 +83,7 @@ class Member(Agent):
             over.wait(pause)
 
     def _connect(self) -> GrpcChannel:
-        """With the certificate that is in the folder now; where it is replaced, with that."""
+        """Open a channel with the certificate in the folder, or with one that replaces it."""
         agent = self.config.agent
         first = Credentials.load(agent.certificates)
         return GrpcChannel(
@@ -101,7 +101,7 @@ class Member(Agent):
             self.notice(line)
 
     def report(self, channel: Channel) -> None:
-        """Say how all jobs stand, and do what is answered; RunError where it is refused."""
+        """Report the states of all jobs, and follow the orders; RunError if refused."""
         report = Report(
             protocol=messages.PROTOCOL,
             federation=self.config.agent.name,
@@ -139,7 +139,7 @@ class Member(Agent):
         return Standing(job.name, "finished" if job.is_over else "offered", job.attempt, "")
 
     def _follow(self, order: Order) -> None:
-        """Bring one job in step with the label holder."""
+        """Bring one job in line with its state at the label holder."""
         job = self.store.job(order.job)
         if job is None or (job.closed and order.offer is not None):
             self._hear(order, job)
@@ -163,7 +163,7 @@ class Member(Agent):
         self.notice(f"{job.name} is {state}{': ' if line else ''}{line}")
 
     def _hear(self, order: Order, known: Job | None) -> None:
-        """A job that is new here is kept, and judged by the policy."""
+        """Take in an order about a job that is new here: keep its offer, or refuse it."""
         offer = order.offer
         if _is_end(order):
             self._strange.pop(order.job, None)
@@ -176,7 +176,7 @@ class Member(Agent):
             self.notice(f"{offer.job} is offered: {offer.kind} on {offer.table}")
 
     def consider(self, jobs: Sequence[Job]) -> None:
-        """As of an `Agent`."""
+        """Judge submitted jobs, and offered ones that the policy approves."""
         automatic = self.config.policy.approve == "automatic"
         for job in jobs:  # offered: an agent was killed before it could approve
             if job.state == "submitted" or (automatic and job.state == "offered"):
@@ -199,7 +199,7 @@ class Member(Agent):
         self._news.set()
 
     def words_of(self, job: Job, folder: Path) -> list[str]:
-        """As of an `Agent`; written when the job begins, and not changed after that."""
+        """The command of a job's process, written when it begins and not changed after that."""
         words = processes.words_of(folder)
         if words is None:
             tree, words = processes.as_member(self.config, job.offer, self.store)

@@ -1,10 +1,10 @@
-"""What agents say to each other: a member's agent reports, the label holder's answers with orders.
+"""Messages of agents: a member's agent reports, the label holder's answers with orders.
 
-Each is the whole state, said again once a second: what was lost, repeated or late changes nothing,
-and neither side need remember what it said. Frames have the header of
+Each message has the whole state and is repeated every second: a lost, repeated or late one changes
+nothing, and neither side need remember what it said. Frames have the header of
 `vertizo.network.serving.frames` with a magic of their own and a MessagePack body; msgspec checks
-every type and length. A table, an alignment and a model are names, which each party looks up among
-its own.
+every type and length. Tables, alignments and models are named, and each party looks the names up
+among its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vertizo.ops.agent.states import State
 PROTOCOL = 2
 MAGIC = b"VA"
 MOST_JOBS = 64
-"""That one member may have open at a time."""
+"""Most jobs that one member may have open at a time."""
 LARGEST_SETTINGS = 8192
 
 JobName = Annotated[str, msgspec.Meta(pattern=rf"\A{JOB_NAME}\Z", max_length=40)]
@@ -37,7 +37,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class Offer(_Frame, frozen=True):
-    """What a job is; it never changes."""
+    """The description of a job, which never changes."""
 
     job: JobName
     kind: Kind
@@ -48,37 +48,37 @@ class Offer(_Frame, frozen=True):
     model: Optional = ""
     """For predict: the job that trained."""
     method: Literal["private", "hashed"] = "private"
-    """For align."""
+    """For align: the method of the alignment."""
     settings: Annotated[str, msgspec.Meta(max_length=LARGEST_SETTINGS)] = "{}"
-    """For train: the configuration that all share, JSON."""
+    """For train: the settings that all parties share, as JSON."""
     covers: tuple[Cover, ...] = ()
-    """What the guarantee of a job that trains covers."""
+    """For train: what the guarantee covers."""
     epsilon: float | None = None
     delta: float | None = None
 
 
 class Standing(_Frame, frozen=True):
-    """How a job stands at a member."""
+    """The state of a job at a member."""
 
     job: JobName
     state: Literal["offered", "approved", "refused", "running", "finished", "failed", "broken"]
-    """broken: its process is gone and cannot go on by itself; the attempt must begin anew."""
+    """broken: its process is gone and cannot resume; all parties must begin a new attempt."""
     attempt: Count
     line: Line
 
 
 class Report(_Frame, frozen=True, tag=1):
-    """A member's agent: all jobs that are not over."""
+    """A member's report: the states of all its jobs that are not over."""
 
     protocol: Count
     federation: Name
     parallel: Count
-    """Jobs that it runs side by side."""
+    """Most jobs that it runs side by side."""
     jobs: Annotated[tuple[Standing, ...], msgspec.Meta(max_length=MOST_JOBS)]
 
 
 class Order(_Frame, frozen=True):
-    """How a job stands at the label holder; the offer where the member does not have it yet."""
+    """The state of a job at the label holder, with its offer if the member lacks it."""
 
     job: JobName
     state: State
@@ -89,13 +89,13 @@ class Order(_Frame, frozen=True):
 
 
 class Orders(_Frame, frozen=True, tag=2):
-    """All of a member's jobs that are not over, and those that it did not know to be over."""
+    """Orders on all of a member's open jobs, and on jobs whose end it does not know yet."""
 
     jobs: Annotated[tuple[Order, ...], msgspec.Meta(max_length=2 * MOST_JOBS)]
 
 
 class Rejection(_Frame, frozen=True, tag=3):
-    """This agent's reports are not accepted."""
+    """The label holder's agent does not accept this agent's reports."""
 
     words: Line
 
@@ -107,12 +107,12 @@ _offers = msgspec.msgpack.Decoder(Offer)
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame of this module."""
+    """Encode a frame of this module."""
     return frames.framed(MAGIC, _encoder.encode(frame))
 
 
 def decode(frame: bytes) -> Frame:
-    """One frame of this module, or a WireError."""
+    """Decode one frame of this module, or raise WireError."""
     body = frames.body_of(MAGIC, frame)
     try:
         found: Frame = _decoder.decode(body)
@@ -122,10 +122,10 @@ def decode(frame: bytes) -> Frame:
 
 
 def encode_offer(offer: Offer) -> bytes:
-    """An offer as it is kept."""
+    """Encode an offer for the store."""
     return _encoder.encode(offer)
 
 
 def decode_offer(content: bytes) -> Offer:
-    """As it was kept."""
+    """Decode an offer from the store."""
     return _offers.decode(content)

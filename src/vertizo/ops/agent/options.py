@@ -186,7 +186,7 @@ def _check_named(policy: Policy, tables: Mapping[str, Any]) -> None:
 
 
 def load_agent(path: Path) -> LabelHolderAgent | MemberAgent:
-    """A party's file; its paths are looked for beside it.
+    """Load a party's file; relative paths in it are looked for beside it.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.

@@ -1,8 +1,8 @@
-"""Whether a job may run here: what a party's own file allows, read against the job's offer.
+"""Policies: checks of a job's offer against what a party's own file allows.
 
-Both parties are held to their own policy: the label holder when a job is submitted, a member when
-it is offered. A member also reads the settings as `vertizo join` would, so that what that refuses
-is refused before anything runs; the process that joins is then held to these very settings.
+Each party is held to its own policy: the label holder when a job is submitted, a member when it is
+offered. A member also reads the settings as `vertizo join` would, so that what that would refuse is
+refused before anything runs; the process that joins is then held to the same settings.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from vertizo.ops.agent.store import Store
 
 
 def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store) -> None:
-    """Raise RefusedError, with a line that names the key, unless a party's own file allows a job.
+    """Raise RefusedError, which names the key, unless a party's own file allows a job.
 
-    The line is told to the other side: it holds what that said, and the key's name.
+    The other side gets the error's line, so it has only what that side said, and the key.
     """
     if offer.kind not in policy.kinds:
         raise RefusedError(f"job.kind is {offer.kind!r}, which policy.kinds does not allow")
@@ -39,7 +39,7 @@ def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store)
 
 
 def _check_earlier(store: Store, offer: Offer, key: str, kind: str) -> None:
-    """What a job builds on has finished here or still may, and fits it."""
+    """Raise RefusedError unless the job that an offer builds on is here and can finish."""
     name = getattr(offer, key)
     if not name:
         return
@@ -86,7 +86,7 @@ def _check_training(offer: Offer, policy: Policy) -> None:
 
 
 def settings_of(offer: Offer) -> dict[str, Any]:
-    """The configuration that all parties share; RefusedError where it is none."""
+    """Parse the settings that all parties share; RefusedError if they are none."""
     try:
         found = json.loads(offer.settings)
     except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def settings_of(offer: Offer) -> dict[str, Any]:
 
 
 def check_member(offer: Offer, config: MemberAgent, store: Store, member: str) -> None:
-    """As `check`, at a member of that name."""
+    """Check an offer, as `check` does, at the member of that name."""
     policy = config.policy
     if member not in offer.members:
         raise RefusedError(f"job.members are {', '.join(offer.members)}, without {member!r}")
@@ -111,7 +111,7 @@ def check_member(offer: Offer, config: MemberAgent, store: Store, member: str) -
 
 
 def _check_terms(offer: Offer, config: MemberAgent, member: str) -> None:
-    """Read the settings as the process that joins will."""
+    """Check the settings as the process that joins will; RefusedError if it would refuse."""
     from vertizo.network.serving.options import JoinConfig
     from vertizo.network.serving.terms import accepted
 
@@ -160,7 +160,7 @@ def _check_terms(offer: Offer, config: MemberAgent, member: str) -> None:
 
 
 def check_label_holder(offer: Offer, config: LabelHolderAgent, store: Store) -> None:
-    """As `check`, at the label holder."""
+    """Check an offer, as `check` does, at the label holder."""
     strange = next((name for name in offer.members if name not in config.policy.peers), None)
     if strange is not None:
         raise RefusedError(f"job.members has {strange!r}, which policy.peers does not name")

@@ -1,6 +1,6 @@
-"""From the file that a label holder submits to a job in its store.
+"""Preparing a job: from the file that a label holder submits to a job in its store.
 
-Everything that can be wrong at the label holder is found here, before anybody is asked: the file,
+Everything that can be wrong at the label holder is found here, before members are asked: the file,
 the policy, the table, the method, and what the job would guarantee.
 """
 
@@ -31,7 +31,7 @@ from vertizo.run.results import checkpoint
 def submit(
     path: Path, config: LabelHolderAgent, store: Store, overrides: Sequence[str] = ()
 ) -> Offer:
-    """Check a job's file, write what its processes are started from, and add it to the store.
+    """Check a job's file, write its configuration and command, and add it to the store.
 
     Raises:
         ConfigError, DataError, RunError: one line on what is wrong; nothing was written.
@@ -54,7 +54,7 @@ def submit(
 
 
 def _one_at_a_time(store: Store) -> Any:
-    """A file that is locked until it is closed."""
+    """Lock the store's file of submissions; the lock lasts until the file is closed."""
     with checkpoint.telling(f"{store.folder} cannot be used"):
         handle = os.open(store.folder / "submit.lock", os.O_CREAT | os.O_RDWR, 0o600)
     system.lock(handle, wait=True)
@@ -69,7 +69,7 @@ def _free_name(store: Store, kind: str) -> str:
 
 
 def _plain(job: JobOptions, name: str) -> Offer:
-    """What the file's own section says, so that it is judged before data are read."""
+    """An offer of what the section ``job`` says, to be checked before data are read."""
     return Offer(
         job=name,
         kind="align" if job.kind == "train" else job.kind,
@@ -108,7 +108,7 @@ def _made(
     config: LabelHolderAgent,
     store: Store,
 ) -> tuple[Offer, str, tuple[dict[str, Any], list[str]]]:
-    """The offer, the ledger that it shares with others, and how its process is started."""
+    """Make the offer, the path of a shared ledger (or empty), and configuration and command."""
     plain = _plain(job, name)
     plain = _changed(plain, kind=job.kind)
     begun = processes.as_label_holder(config, plain, tree, store, job.head)
@@ -157,7 +157,7 @@ def _made(
 
 
 def _asked_for(path: Path, served: ServeConfig, alignment: str, foreseen: float) -> float:
-    """The ε that noise is calibrated to, however many records an alignment leaves."""
+    """The ε to which noise will be calibrated, for any number of aligned records."""
     wanted = served.privacy.epsilon
     if wanted is None:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""A party's part of a job as today's commands have it: a configuration, and a command line.
+"""A party's part of a job as a configuration and a command line of ``vertizo``.
 
-Both are written into the job's folder once, so that a job goes on as it began whatever becomes of
-the agent's file. Only the address and the attempt may change from start to start.
+Both are written into the job's folder once, so that a job goes on as it began even if the agent's
+file changes. Only the address and the attempt may change from start to start.
 
 =================  ==============================================================================
 party.yaml         the configuration of ``vertizo serve`` or ``vertizo join``
@@ -36,14 +36,14 @@ from vertizo.run.results import checkpoint
 
 CONFIG, COMMAND = "party.yaml", "command.json"
 PATIENCE = 30 * 86400.0
-"""Seconds that a member's process tries to reach the label holder's: agents say when it is over."""
+"""Seconds that a member's process tries to reach the label holder; agents end it sooner."""
 UNSAID = ("rows", "digest")
-"""Of the terms: what follows from the data."""
+"""Keys of terms that are not required, since they follow from the data."""
 Tree = dict[str, Any]
 
 
 def write(folder: Path, tree: Tree, words: Sequence[str]) -> None:
-    """Write what a job's processes are started from; the command is last."""
+    """Write the configuration and the command of a job's processes, the command last."""
     with checkpoint.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     checkpoint.keep(folder / CONFIG, write_yaml(tree).encode(), 0o600)
@@ -51,7 +51,7 @@ def write(folder: Path, tree: Tree, words: Sequence[str]) -> None:
 
 
 def words_of(folder: Path) -> list[str] | None:
-    """The command of a job's folder; None where it was not written yet."""
+    """Read the command of a job's folder; None if it is not written yet."""
     if not (folder / COMMAND).exists():
         return None
     checkpoint.kept(folder / CONFIG)  # which the command reads
@@ -63,19 +63,19 @@ def words_of(folder: Path) -> list[str] | None:
 
 
 def started_as(words: Sequence[str], key: str, address: str, job: Job) -> list[str]:
-    """A command with what may change from start to start: the address, and which attempt it is."""
+    """Add to a command what may change from start to start: the address and the attempt."""
     said = {key: address, "job": json.dumps(job.name), "attempt": job.attempt}
     sets = (("--set", f"federation.{name}={value}") for name, value in said.items())
     return [*words, *chain.from_iterable(sets)]
 
 
 def table_of(store: Store, path: Path, alignment: str) -> Path:
-    """A table's file, or what an earlier job aligned of it."""
+    """The file of a table, or of its rows that an earlier job aligned."""
     return aligned(store, path, alignment) if alignment else path
 
 
 def aligned(store: Store, path: Path, job: str) -> Path:
-    """Where a job puts the aligned rows of a table."""
+    """The file that an alignment's job writes a table's common rows to."""
     suffix = ".parquet" if path.suffix == ".parquet" else ".csv"
     return store.folder_of(job) / f"aligned{suffix}"
 
@@ -83,7 +83,7 @@ def aligned(store: Store, path: Path, job: str) -> Path:
 def as_label_holder(
     config: LabelHolderAgent, offer: Offer, tree: Tree, store: Store, head: Head | None
 ) -> tuple[Tree, list[str]]:
-    """The label holder's configuration and command; ``tree`` is what the submitted file had."""
+    """Make the label holder's configuration and command; ``tree`` is the submitted file's."""
     agent, table = config.agent, config.tables[offer.table]
     folder, path = store.folder_of(offer.job), Path(table["path"])
     served = {
@@ -116,7 +116,7 @@ def as_label_holder(
 
 
 def as_member(config: MemberAgent, offer: Offer, store: Store) -> tuple[Tree, list[str]]:
-    """A member's configuration and command."""
+    """Make a member's configuration and command."""
     agent, own = config.agent, config.tables[offer.table]
     folder, path = store.folder_of(offer.job), own.path
     assert path is not None, "an agent's tables have paths"
@@ -152,7 +152,7 @@ def _align(file: str, path: Path, out: str, method: str) -> list[str]:
 
 
 def _trained(store: Store, offer: Offer, table: Mapping[str, Any]) -> Tree:
-    """The configuration of the job that trained, for a table of new records."""
+    """Read the configuration of the job that trained, changed for a table of new records."""
     checkpoint.kept(store.folder_of(offer.model) / CONFIG)
     tree = read_yaml(store.folder_of(offer.model) / CONFIG)
     for key in ("id", "delimiter", "encoding"):

@@ -1,6 +1,6 @@
-"""Rows of an SQLite file that have digests of themselves, which triggers write.
+"""Digests of rows in an SQLite file, written by triggers, which reveal damage.
 
-SQLite finds pages that do not hang together, and no value that a disk changed.
+SQLite itself finds pages that do not fit together, but no value that a disk changed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from vertizo.core.errors import RunError
 
 COLUMN = "digest TEXT NOT NULL DEFAULT ''"
-"""The last of a table's columns."""
+"""SQL of the column with the digest, the last of a table."""
 
 
 class Table(NamedTuple):
-    """Which rows have digests."""
+    """A table whose rows have digests."""
 
     name: str
     keys: tuple[str, ...]
     columns: str
-    """All but the digest's, as SQL names them."""
+    """Its columns as SQL names them, without the digest's."""
 
 
 def triggers(table: Table) -> str:
-    """SQL that gives each row that is written a digest."""
+    """SQL of the triggers that give each written row its digest."""
     new = ", ".join(f"NEW.{column}" for column in table.columns.split(", "))
     same = " AND ".join(f"{key} = NEW.{key}" for key in table.keys)
     done = f"BEGIN UPDATE {table.name} SET digest = digest_of({new}) WHERE {same}; END;"
@@ -38,12 +38,12 @@ def triggers(table: Table) -> str:
 
 
 def register(database: sqlite3.Connection) -> None:
-    """Have what the triggers call."""
+    """Register the function that the triggers call."""
     database.create_function("digest_of", -1, _digest_of, deterministic=True)
 
 
 def check(database: sqlite3.Connection, tables: Sequence[Table], path: Path) -> None:
-    """Raise RunError unless the file's pages hang together, and rows are as they were written."""
+    """Raise RunError unless the file's pages fit together, and rows are as they were written."""
     (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         raise damaged(path, found)
@@ -54,7 +54,7 @@ def check(database: sqlite3.Connection, tables: Sequence[Table], path: Path) -> 
 
 
 def damaged(path: Path, what: str) -> RunError:
-    """The error that says so."""
+    """The RunError for a damaged file."""
     return RunError(f"{path} is damaged: {what}; put a copy of it back")
 
 

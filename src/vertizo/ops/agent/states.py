@@ -1,6 +1,22 @@
-"""The states of a job, and which may follow which.
+"""The states of a job of agents, and which may follow which.
 
-Both parties have the same table; a job stands for itself at each of them.
+=========  =========  ============================================================================
+from       to         when
+=========  =========  ============================================================================
+submitted  offered    label holder: its agent has seen the job; member: its policy allows it
+offered    approved   label holder: all members approve; member: a person or its policy does
+approved   running    label holder: earlier jobs are finished, and there is room and a port for it;
+                      member: the label holder says so
+running    finished   the processes of all parties ended well
+any open   failed     a process failed for good, or the label holder does not know the job
+any open   refused    a member's policy or a person there refuses it
+any open   cancelled  the label holder takes it back
+any open   expired    a member does not approve before the deadline, or is silent for too long
+waiting    an end     a job that it comes after ended so, before this one ran
+=========  =========  ============================================================================
+
+Both kinds of agent have this table (`AFTER`); each keeps the state of a job on its own side, and
+members follow the label holder's ends.
 """
 
 from __future__ import annotations
@@ -26,7 +42,7 @@ AFTER: dict[State, tuple[State, ...]] = {
     "running": ENDS,
     **dict.fromkeys(ENDS, ()),
 }
-"""State → what may follow. An end is followed by nothing."""
+"""State → the states that may follow; none after an end."""
 MEANING: dict[State, str] = {
     "submitted": "known here, and not looked at yet",
     "offered": "waits for approval, by all members or by a person here",
@@ -43,10 +59,10 @@ assert AFTER.keys() == MEANING.keys() == set(get_args(State))
 
 
 def is_over(state: str) -> bool:
-    """Whether nothing can follow."""
+    """Whether a state is an end, which nothing follows."""
     return state in ENDS
 
 
 def before(state: State) -> tuple[State, ...]:
-    """The states that it may follow."""
+    """The states that a state may follow."""
     return tuple(each for each, after in AFTER.items() if state in after)

@@ -1,6 +1,6 @@
-"""The jobs of one party on disk: what they are, where they stand, and what happened.
+"""The store: the jobs of one party on disk, their states, and what happened to them.
 
-An SQLite file in the agent's folder, which its owner alone can read. The agent and the local
+It is an SQLite file in the agent's folder, which only its owner can read. The agent and the local
 commands (``vertizo submit``, ``jobs``, ``cancel``, ``approve``, ``refuse``) share it, so that they
 need no protocol: a command changes a state as the agent does, in a transaction that `states`
 allows, and the agent acts on the state that it finds. What was written survives a power cut.
@@ -27,14 +27,14 @@ from vertizo.run.results import checkpoint
 
 VERSION = 3
 WAIT_SECONDS = 30.0
-"""For another process that is writing."""
+"""Seconds to wait for another process that is writing."""
 SYNCHRONOUS = "FULL"
-"""A transaction is on disk when it returns."""
+"""SQLite's setting by which a transaction is on disk when it returns."""
 HEARD_SECONDS = 10.0
-"""Between two notes of when a member was heard."""
+"""Seconds between two notes of when a member was heard."""
 SILENT_SECONDS = 3 * HEARD_SECONDS
 TRIES, TRY_SECONDS = 10, 0.1
-"""To become the folder's agent."""
+"""Tries to become the folder's agent, and seconds between them."""
 _COLUMNS = (
     "name, state, line, created, since, port, attempt, ledger, outcome, reason, closed, offer, "
     "after, waited, deaths, trace"
@@ -77,7 +77,7 @@ CREATE TABLE ports (port INTEGER UNIQUE NOT NULL);  -- that jobs had, in the ord
 
 @dataclass(frozen=True)
 class Job:
-    """One job as it stood when it was read."""
+    """A job as it was when it was read; the schema above explains its fields."""
 
     name: str
     state: State
@@ -88,7 +88,7 @@ class Job:
     attempt: int
     ledger: str
     outcome: str
-    """Of this party's process in this attempt: finished, failed, broken; empty: none yet."""
+    """How this party's process of this attempt ended: finished, failed or broken; or empty."""
     reason: str
     closed: bool
     offer: Offer
@@ -99,13 +99,13 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether its state is an end."""
         return is_over(self.state)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What a member said of a job, at the label holder."""
+    """A member's last word on a job, at the label holder."""
 
     state: str
     line: str
@@ -113,7 +113,7 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The state and its line, for people."""
         if self.state == "offered":
             return "waits for a person there"
         return f"{self.state}: {self.line}" if self.line else self.state
@@ -128,7 +128,7 @@ class Store:
         self._is_checked = False
 
     def create(self) -> None:
-        """Make the folder and the file, if they are not there; RunError where that cannot be."""
+        """Make the folder and the file, if they are missing; RunError if it cannot."""
         with checkpoint.writing(self.folder):
             (self.folder / "jobs").mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
@@ -142,12 +142,12 @@ class Store:
                 database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {triggers} COMMIT;")
 
     def folder_of(self, job: str) -> Path:
-        """Where a job's files are."""
+        """The folder of a job's files."""
         return self.folder / "jobs" / job
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else is this folder's agent inside; RunError where somebody is."""
+        """Be the folder's only agent inside; RunError if there is another one."""
         system.require_locks("an agent's folder")
         for left in reversed(range(TRIES)):
             with self._lock() as is_ours:
@@ -184,40 +184,40 @@ class Store:
     # What is known.
 
     def jobs(self) -> list[Job]:
-        """All, oldest first."""
+        """All jobs, oldest first."""
         with self._open() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY rowid")
             return [_job(row) for row in rows]
 
     def open_jobs(self) -> list[Job]:
-        """Those that are not over, oldest first."""
+        """The jobs that are not over, oldest first."""
         ends = ", ".join(map(repr, ENDS))
         with self._open() as database:
             wanted = f"SELECT {_COLUMNS} FROM jobs WHERE state NOT IN ({ends}) ORDER BY rowid"
             return [_job(row) for row in database.execute(wanted)]
 
     def unclosed(self) -> list[Job]:
-        """At a member: those that the label holder does not know to be over."""
+        """At a member: the jobs that the label holder does not know to be over."""
         with self._open() as database:
             wanted = f"SELECT {_COLUMNS} FROM jobs WHERE closed = 0 ORDER BY rowid"
             return [_job(row) for row in database.execute(wanted)]
 
     def job(self, name: str) -> Job | None:
-        """One of them."""
+        """The job of that name; None if there is none."""
         with self._open() as database:
             row = database.execute(f"SELECT {_COLUMNS} FROM jobs WHERE name = ?", (name,))
             return next((_job(each) for each in row), None)
 
     def standings(self, job: str) -> dict[str, Standing]:
-        """Member → what it said of a job."""
+        """Member → its last word on a job."""
         with self._open() as database:
             wanted = "SELECT member, state, line, attempt FROM standings WHERE job = ?"
             return {row[0]: Standing(*row[1:]) for row in database.execute(wanted, (job,))}
 
     def unfinished(self, job: Job) -> list[tuple[str, State | None]]:
-        """The jobs that one comes after and that have not finished, with their states.
+        """The jobs that ``job`` comes after and that have not finished, with their states.
 
-        None: it is not known here, which at a member may be one with others.
+        None stands for a job that is not known here; at a member it may be one of other parties.
         """
         names = dict.fromkeys((job.offer.alignment, job.offer.model, job.after))
         known = {name: self.job(name) for name in names if name}
@@ -225,7 +225,7 @@ class Store:
         return [(name, state) for name, state in states.items() if state != "finished"]
 
     def whereabouts(self, job: Job) -> dict[str, str]:
-        """Member → how a job stands there, in words, as far as the label holder knows."""
+        """Member → the state of a job there in words, as far as the label holder knows."""
         standings = self.standings(job.name)
         with self._open() as database:
             rows = database.execute("SELECT member, heard, words FROM peers")
@@ -245,20 +245,20 @@ class Store:
         return found
 
     def events(self, job: str) -> list[tuple[float, str]]:
-        """What happened to a job, and when."""
+        """The events of a job: (time, words), in order."""
         with self._open() as database:
             wanted = "SELECT time, words FROM events WHERE job = ? ORDER BY rowid"
             return [(row[0], row[1]) for row in database.execute(wanted, (job,))]
 
     def used_ports(self) -> list[int]:
-        """The ports that jobs were given, by agents before this one too; the last use is last."""
+        """The ports that jobs ever had, in the order of their last use."""
         with self._open() as database:
             return [row[0] for row in database.execute("SELECT port FROM ports ORDER BY rowid")]
 
     # What changes.
 
     def add(self, offer: Offer, state: State, ledger: str = "", after: str = "") -> None:
-        """A new job; RunError where there is one of that name."""
+        """Add a new job; RunError if there is one of that name."""
         now, offered = time.time(), messages.encode_offer(offer)
         row = (offer.job, state, "", now, now, 0, 1, ledger, "", "", 0, offered, after, 0.0, 0, "")
         with self._writing() as database:
@@ -272,7 +272,7 @@ class Store:
             _note(database, offer.job, state, "")
 
     def move(self, job: str, state: State, line: str = "") -> bool:
-        """Change a job's state, where it may follow the present one; whether it did."""
+        """Change a job's state if `states` allows it; return whether it did."""
         allowed = before(state)
         with self._writing() as database:
             done = database.execute(
@@ -285,7 +285,7 @@ class Store:
             return bool(done.rowcount)
 
     def assign(self, job: str, port: int, attempt: int) -> None:
-        """The port and the attempt of a job whose processes begin (anew)."""
+        """Set port and attempt of a job whose processes begin, and clear its outcome."""
         with self._writing() as database:
             database.execute(
                 "UPDATE jobs SET port = ?, attempt = ?, outcome = '', reason = '' WHERE name = ? "
@@ -294,12 +294,12 @@ class Store:
             )
 
     def use_port(self, port: int) -> None:
-        """A job is given this port."""
+        """Note that a job gets this port."""
         with self._writing() as database:
             database.execute("INSERT OR REPLACE INTO ports VALUES (?)", (port,))
 
     def conclude(self, job: str, attempt: int, outcome: str, reason: str = "") -> None:
-        """How this party's process of an attempt ended."""
+        """Set the outcome of this party's process of an attempt."""
         with self._writing() as database:
             database.execute(
                 "UPDATE jobs SET outcome = ?, reason = ? WHERE name = ? AND attempt = ?",
@@ -307,12 +307,12 @@ class Store:
             )
 
     def wait(self, job: str, seconds: float) -> None:
-        """How long a job was offered so far."""
+        """Set the seconds that a job was offered so far."""
         with self._writing() as database:
             database.execute("UPDATE jobs SET waited = ? WHERE name = ?", (seconds, job))
 
     def die(self, job: str, trace: str) -> int:
-        """This party's process died and had left ``trace``; deaths on end that left the same."""
+        """Count a death of this party's process; return how many in a row left this ``trace``."""
         with self._writing() as database:
             database.execute(
                 "UPDATE jobs SET deaths = CASE trace WHEN ? THEN deaths + 1 ELSE 1 END, trace = ? "
@@ -323,12 +323,12 @@ class Store:
             return int(row[0])
 
     def close(self, job: str) -> None:
-        """The label holder knows that a job is over here."""
+        """Note that the label holder knows that a job is over here."""
         with self._writing() as database:
             database.execute("UPDATE jobs SET closed = 1 WHERE name = ?", (job,))
 
     def stand(self, job: str, member: str, standing: Standing) -> bool:
-        """Keep what a member says of a job; whether it is new."""
+        """Keep a member's word on a job; return whether it is new."""
         if self.standings(job).get(member) == standing:
             return False
         with self._writing() as database:
@@ -339,13 +339,13 @@ class Store:
         return True
 
     def hear(self, member: str, words: str = "") -> None:
-        """A member's agent was heard now; ``words`` are why it was refused."""
+        """Note that a member's agent was heard now; ``words`` say why it was refused, if it was."""
         with self._writing() as database:
             row = (member, time.time(), words)
             database.execute("INSERT OR REPLACE INTO peers VALUES (?, ?, ?)", row)
 
     def note(self, job: str, words: str) -> None:
-        """Add to what happened to a job."""
+        """Add an event of a job."""
         with self._writing() as database:
             _note(database, job, words, "")
 
