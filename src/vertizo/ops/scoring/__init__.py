@@ -9,7 +9,11 @@
 `wrong_keys`    how long answers to wrong keys wait
 `http`, `rpc`   the two ways to ask
 ==============  ===============================================================================
+
+Ways to ask may be added: what is answered is decided in `scorer` alone. What never changes: nobody
+is answered without a key; a request is in the log before it is answered, and nothing is answered
+while the log cannot be written; and members send embeddings, never columns.
 """
 
 LOOKED_UP = "the label holder has the first records that it asked for"
-"""What a member says once in its life, so that others see that it got so far."""
+"""The line that a member writes once, by which its agent sees that it has made progress."""

@@ -1,8 +1,8 @@
-"""Who may ask for scores: a file of names, digests of keys, and rates.
+"""Callers, who may ask for scores: a file of names, digests of keys, and rates.
 
-A key is 32 random bytes as text, shown once; the file has its SHA-256, which whoever reads it
-cannot turn back. The file is read again when it changes, so that a caller is shut out by taking its
-entry away. While it cannot be read, nobody is served.
+A key is 32 random bytes as text, shown once; the file has its SHA-256, from which nobody can
+compute the key. The file is read again when it changes, so that removing an entry shuts a caller
+out. While it cannot be read, nobody is served.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vertizo.network.serving.options import Name
 from vertizo.run.results import checkpoint
 
 PREFIX = "vertizo_"
-"""Of keys, so that one that leaked is recognised."""
+"""Prefix of keys, by which a leaked one is recognised."""
 
 
 class Caller(Options):
@@ -43,7 +43,7 @@ class Callers(Options):
 
 
 def load(path: Path) -> Callers:
-    """The file; ConfigError, in one line, where it is none."""
+    """Read the file; ConfigError if it is no file of callers."""
     tree = read_yaml(path)
     try:
         found = Callers.model_validate(tree)
@@ -57,10 +57,10 @@ def load(path: Path) -> Callers:
 
 
 def add(path: Path, name: str, requests: int, records: int, *, replace: bool = False) -> str:
-    """Write a caller into the file, which is made if it is missing; its new key.
+    """Write a caller into the file, which is made if missing; return the new key.
 
     Raises:
-        ConfigError: the file is none, or has the name already and it is not to be replaced.
+        ConfigError: it is no file of callers, or has the name already and ``replace`` is false.
     """
     known = load(path) if path.exists() else Callers()
     if name in known.callers and not replace:
@@ -77,12 +77,12 @@ def add(path: Path, name: str, requests: int, records: int, *, replace: bool = F
 
 
 def digest(key: str) -> str:
-    """What the file has of a key."""
+    """The SHA-256 of a key, in hexadecimal digits, as the file has it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 class KnownCallers:
-    """The file as it is now. ConfigError where it is none at the start."""
+    """The callers of a file as it is now; ConfigError if it cannot be read at the start."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -96,7 +96,7 @@ class KnownCallers:
         self._take(load(path))
 
     def find(self, key: str) -> tuple[str, Caller] | None:
-        """Whose key it is; None for nobody's. ConfigError while the file cannot be read."""
+        """The caller with that key; None for nobody, ConfigError while the file is unreadable."""
         if (mark := file_mark(self._path)) != self._mark:
             self._mark = mark
             try:

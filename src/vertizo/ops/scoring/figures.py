@@ -1,4 +1,4 @@
-"""What can be watched of online scores."""
+"""Figures of online scores for monitoring."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from vertizo.ops.scoring.scorer import Scorer
 from vertizo.ops.scoring.service import ScoringService
 
 NOBODY = "(no key)"
-"""What figures call a caller without a key."""
+"""Name, in figures, of callers without a key."""
 
 
 class MemberFigures:
-    """Records that a member was asked for."""
+    """The figures of a member: records that it was asked for."""
 
     def __init__(self, channel: GrpcChannel, job: str, party: str) -> None:
         self._channel = channel
         self._about = {"job": job, "party": party, "role": "member"}
         self.member: ScoringMember | None = None
-        """Once it is made."""
+        """The member; None until it is made."""
 
     def __call__(self) -> Iterator[Figure]:
         """All of them, as they are now."""
@@ -38,7 +38,7 @@ class MemberFigures:
 
 
 class ScoringFigures:
-    """Requests, records and members."""
+    """The figures of a label holder: requests, records and members."""
 
     def __init__(
         self, service: ScoringService, scorer: Scorer, server: GrpcServer, job: str, party: str

@@ -1,7 +1,7 @@
 """Scores over HTTP with JSON; `/openapi.json` describes it for programs.
 
-The key is looked at before anything else is read. What is answered, and why something is not, is
-`scorer`'s to say.
+The key is checked before anything else is read. `scorer` decides what is answered, and what is
+refused and why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADERS: dict[Reason, dict[str, str]] = {
     "unavailable": {"Retry-After": "1"},
 }
 MOST_CONNECTIONS = 1000
-"""That are open at a time; a quarter of the files that the process may open, if that is less."""
+"""Most open connections; a quarter of the files that the process may open, if less."""
 STRINGS = {"type": "array", "items": {"type": "string"}}
 ASKED = {
     "type": "object",
@@ -61,7 +61,7 @@ class _Asked(msgspec.Struct):
 
 
 def application(scorer: Scorer, most: int) -> FastAPI:
-    """The HTTP application; ``most`` records are answered at a time."""
+    """Make the HTTP application; a request may have ``most`` records."""
     app = FastAPI(title="Vertizo scores", version=VERSION, docs_url=None, redoc_url=None)
     largest = 1000 + most * (6 * LONGEST_ID + 4)  # a character may be an escape of six bytes
     decoder = msgspec.json.Decoder(_Asked)
@@ -146,9 +146,9 @@ def _content(found: Scores) -> bytes:
 
 @contextmanager
 def http_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
-    """Answer at ``scoring.http`` while this lasts; the port, 0 where none is wanted.
+    """Answer at ``scoring.http`` inside; yield the port, 0 if none is wanted.
 
-    RunError where the address cannot be had, ConfigError where the certificate cannot be used.
+    RunError if it cannot listen there, ConfigError if the certificate cannot be used.
     """
     if options.http is None:
         yield 0

@@ -1,4 +1,4 @@
-"""A party's features of records by their keys, as its model takes them."""
+"""Lookup of a party's records by keys, as features that its model takes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Lookup:
     """Finds rows in a table and prepares them as in training; for any thread.
 
-    ``notice`` takes a line about what people should know. DataError where the table lacks a column
-    that the model takes.
+    ``notice`` takes a line for people. DataError if the table lacks a column that the model takes.
     """
 
     def __init__(
@@ -34,10 +33,11 @@ class Lookup:
         table.need(prepare.columns)
 
     def features(self, keys: Sequence[str]) -> tuple[list[int], Tensor]:
-        """Places in ``keys`` of records that the model can take, and their features, float32.
+        """The places in ``keys`` of records that the model can take, and their features.
 
-        A row that holds what its columns could not in training counts as missing: people are told,
-        and other scores go on. DataError where the table cannot be read, which people are told too.
+        Features are float32 [places, width]. A row with a value that its column could not have in
+        training counts as missing: people are told, and other scores go on. DataError if the table
+        cannot be read, of which people are told too.
         """
         try:
             places, frame = self._table.rows(keys)
@@ -71,7 +71,7 @@ class Lookup:
         return [place for place, _ in kept], torch.cat(rows)
 
     def _note(self, frame: pl.DataFrame) -> None:
-        """Tell people once of each column that tells less than in training."""
+        """Tell people once of each column with values that training did not know."""
         own = self._prepare
         found = unknown(Source(self._table.name, frame), own.levels, own.columns, own.dates)
         for column in found.keys() - self._noted:
@@ -79,7 +79,7 @@ class Lookup:
             self._notice(f"note: {found[column]}")
 
     def _tell(self, words: str) -> None:
-        """Tell people once for each mistake on end."""
+        """Tell people of a mistake, unless it is the same as last time."""
         if self._told != words:
             self._told = words
             self._notice(Alarm(words))

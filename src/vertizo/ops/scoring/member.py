@@ -27,9 +27,9 @@ class ScoringMember:
 
     Args:
         config: the member's.
-        table: where rows are found.
+        table: the party's table, in which rows are found.
         channel: to the label holder.
-        notice: takes a line about what people should know.
+        notice: takes a line for people.
 
     Raises:
         RunError: the job is not over here.
@@ -47,10 +47,10 @@ class ScoringMember:
         self._lookup = Lookup(table, self._model.preparation, notice)
         self._channel, self._notice = channel, notice
         self.answered = self.found = 0
-        """Keys that were asked for, and those that were there, since the start."""
+        """Numbers of keys that were asked for and that were found, since the start."""
 
     def run(self) -> None:
-        """Until the channel is closed, or the label holder refuses, which is a RunError."""
+        """Answer until the channel is closed; RunError if the label holder refuses."""
         terms = frames.greet(self._channel.ask, self._federation)
         width = self._model.preparation.width
         made = self._model.party(terms, in_place_of_tests(torch.zeros(0, width)))

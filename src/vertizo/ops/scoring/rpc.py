@@ -1,7 +1,7 @@
 """Scores over gRPC, as `scoring.proto` beside this file describes them.
 
-The messages are made from the description below when the process starts, so that no generated code
-is tied to a version of protobuf; a test holds it against the file, which is for callers.
+The messages are made from `MESSAGES` below when the process starts, so that no generated code is
+tied to a version of protobuf; a test compares them with the file, which is for callers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from vertizo.ops.scoring.scorer import ID, LONGEST_ID, NotScoredError, Reason, S
 PACKAGE, FILE = "vertizo.scoring.v1", "vertizo/scoring/v1/scoring.proto"
 METHOD = f"/{PACKAGE}.Scoring/Score"
 THREADS, SLOW = 16, 4
-"""For requests; how many of them may wait because of wrong keys, so that the others answer."""
+"""Threads for requests; how many of these may wait because of wrong keys."""
 IDLE_SECONDS = 60.0
-"""Of a connection without a request."""
+"""Seconds after which a connection without a request is closed."""
 CLOSING_SECONDS = 2.0
-"""For requests that are being answered when the server closes."""
+"""Seconds for requests that are being answered when the server closes."""
 CODES: dict[Reason, str] = {
     "unknown": "UNAUTHENTICATED",
     "limited": "RESOURCE_EXHAUSTED",
@@ -53,11 +53,11 @@ MESSAGES: dict[str, tuple[tuple[str, str, bool], ...]] = {
     "Column": (("name", "string", False), ("numbers", "double", True), ("texts", "string", True)),
     "Missing": (("id", "string", False), ("parties", "string", True)),
 }
-"""Message → name, type and whether it is repeated, of each field in order."""
+"""Message → its fields in order: name, type, and whether it is repeated."""
 
 
 def described() -> descriptor_pb2.FileDescriptorProto:
-    """What the protocol compiler makes of `scoring.proto`."""
+    """Make the file descriptor that the protocol compiler makes of `scoring.proto`."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name=FILE, package=PACKAGE, syntax="proto3")
     for name, fields in MESSAGES.items():
@@ -77,7 +77,7 @@ def described() -> descriptor_pb2.FileDescriptorProto:
 
 
 def messages() -> dict[str, Any]:
-    """The classes of messages, by their names."""
+    """Make the classes of messages, by name."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(described().SerializeToString())
     found = message_factory.GetMessageClassesForFiles([FILE], pool)
@@ -86,9 +86,9 @@ def messages() -> dict[str, Any]:
 
 @contextmanager
 def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
-    """Answer at ``scoring.grpc`` while this lasts; the port, 0 where none is wanted.
+    """Answer at ``scoring.grpc`` inside; yield the port, 0 if none is wanted.
 
-    RunError where the address cannot be had, ConfigError where the certificate cannot be used.
+    RunError if it cannot listen there, ConfigError if the certificate cannot be used.
     """
     if options.grpc is None:
         yield 0
@@ -144,7 +144,7 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
 
 
 def _host(peer: str) -> str:
-    """Of ``ipv4:127.0.0.1:80`` or ``ipv6:[::1]:80``, in which gRPC may write %5B for [."""
+    """The host of ``ipv4:127.0.0.1:80`` or ``ipv6:[::1]:80``, where gRPC may write %5B for [."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 

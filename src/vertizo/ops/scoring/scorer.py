@@ -1,7 +1,7 @@
-"""What a request for scores means, however it comes: who asks, how much, what is answered and kept.
+"""The scorer: answers requests for scores, over whatever protocol they come.
 
-Every request that a caller makes is in the log before it is answered; where it cannot be written,
-nothing is answered.
+It checks the key and the rates, scores, logs and counts. Every request of a caller is in the log
+before it is answered; if the log cannot be written, nothing is answered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Reason = Literal["unknown", "limited", "invalid", "unavailable"]
 
 
 class NotScoredError(Exception):
-    """A request that is not answered, and why."""
+    """The error of a request that gets no scores, with its reason."""
 
     def __init__(self, reason: Reason, words: str) -> None:
         super().__init__(words)
@@ -58,7 +58,7 @@ class Scores:
     """The answer to a request."""
 
     job: str
-    """That trained."""
+    """The job that trained."""
     frame: pl.DataFrame
     """``id``, and columns as `vertizo predict` writes them; records in the order of the request."""
     missing: dict[str, list[str]]
@@ -67,21 +67,21 @@ class Scores:
 
 @dataclass
 class Counts:
-    """Since the start, of one caller; "" stands for those who have no key."""
+    """Counts of one caller since the start; "" stands for callers without a key."""
 
     outcomes: dict[str, int]
-    """Requests that were answered ("scored"), or why not."""
+    """Outcome ("scored", or why not) → number of requests."""
     records: int = 0
-    """That were scored."""
+    """Number of records that were scored."""
     seconds: float = 0.0
-    """In which requests were answered."""
+    """Seconds spent on requests."""
 
 
 class Scorer:
     """Answers requests of callers; its methods are called from any thread.
 
     Raises:
-        ConfigError: the file of callers is none, or the log cannot be written.
+        ConfigError: the file of callers cannot be read, or the log cannot be written.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Scorer:
         self._callers = KnownCallers(options.callers)
         self._log = _Log(options.log or folder / LOG)
         self.wrong_keys = WrongKeys()
-        """For whoever answers over a network to wait by."""
+        """Delays for servers to keep before they answer wrong keys."""
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._lock = threading.Lock()
         self.counts: dict[str, Counts] = {}
@@ -110,7 +110,7 @@ class Scorer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether records can be scored now."""
+        """Whether all members are connected, so that records can be scored."""
         return self._service.is_ready
 
     def check(self, key: str | None) -> None:
@@ -128,10 +128,10 @@ class Scorer:
         via: Literal["http", "grpc"],
         wrong: NotScoredError | None = None,
     ) -> Scores:
-        """Scores of records; NotScoredError where there are none.
+        """Score records, log and count the request; NotScoredError if it gets no scores.
 
-        ``wrong`` is why a request is refused that could not be read, or not be taken: it is one all
-        the same.
+        ``wrong`` is why a request is refused that a server could not read or take; it counts, and
+        is logged, as any other.
         """
         began, name, outcome, scored = time.monotonic(), "", "failed", 0
         try:
@@ -169,7 +169,7 @@ class Scorer:
     def _accepted(
         self, name: str, caller: Caller, ids: Sequence[str], wrong: NotScoredError | None
     ) -> list[str]:
-        """The canonical keys, each once; NotScoredError where they are not to be looked up."""
+        """The canonical keys of a request, each once; NotScoredError if it is refused."""
         import polars as pl
 
         most = self._options.most
@@ -191,7 +191,7 @@ class Scorer:
         return list(dict.fromkeys(keys))
 
     def _take(self, name: str, kind: str, limit: int, cost: int) -> None:
-        """So much of a caller's rate; NotScoredError where it is used up."""
+        """Take ``cost`` from a caller's rate; NotScoredError if it is used up."""
         if not self._limiter.hit(RateLimitItemPerSecond(limit), name, kind, cost=cost):
             raise NotScoredError("limited", f"{name} may ask for {limit:,} {kind} a second")
 
@@ -250,7 +250,7 @@ class Scorer:
 
 
 class _Log(WatchedFileHandler):
-    """Lines of a file that only this user reads; where it was rotated away, a new one begins."""
+    """Writes lines to a file that only this user can read; follows log rotation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -260,8 +260,7 @@ class _Log(WatchedFileHandler):
             raise ConfigError(f"scoring.log {path} cannot be written: {error.strerror}") from None
 
     def _open(self) -> TextIOWrapper:
-        """As of a `logging.FileHandler`, at the start and after each rotation, which may have made
-        the file."""
+        """Open the file for this user alone, at the start and after each rotation."""
 
         def private(path: str, flags: int) -> int:
             handle = os.open(path, flags, 0o600)
@@ -277,9 +276,9 @@ class _Log(WatchedFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=private)
 
     def write(self, line: str) -> None:
-        """Raise OSError where it cannot be kept."""
+        """Write a line, or raise OSError."""
         self.handle(logging.LogRecord("", logging.INFO, "", 0, line, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """As of a `logging.Handler`, called where a line cannot be written."""
+        """Raise the error of a line that cannot be written."""
         raise

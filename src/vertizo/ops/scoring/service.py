@@ -1,8 +1,18 @@
-"""The label holder's side of online scores: it has members look records up, and keeps what it got.
+"""The label holder's side of online scores: members look records up, and embeddings are cached.
 
-Keys that requests want and nobody has sent yet are gathered by member, and go out together with
-the next answer to that member: while it works on some, others gather. What a member was asked is
-forgotten with its connection, and asked anew.
+For each member, a key passes through these states:
+
+=========  =========  ============================================================================
+from       to         when
+=========  =========  ============================================================================
+unknown    wanted     a request needs it, and no embedding of it is cached (`logits`)
+wanted     asked      the member waits for something to do: all wanted keys go out together, so that
+                      others gather while it works on them (`_offer`)
+asked      cached     the member sent its embedding (`_hand_out`); until it is too old
+asked      unknown    the member lacks it, or could not read its table
+asked      wanted     the connection is lost, or the member asks without an answer (`_want_again`)
+wanted     unknown    no request waits for it any more (`_withdraw`)
+=========  =========  ============================================================================
 """
 
 from __future__ import annotations
@@ -36,22 +46,22 @@ from vertizo.run.loop.traffic import UPLOAD_BYTES, rows_at_once
 from vertizo.run.trained.prediction import in_place_of_tests
 
 MOST_KEYS = 1000
-"""That a member is asked for at a time."""
+"""Most keys that a member is asked for at a time."""
 Row = NDArray[np.float32]
 
 
 class SilentError(RunError):
-    """Some members did not answer in time, or not what was asked."""
+    """Some members did not answer in time, or could not read their tables."""
 
 
 @dataclass(eq=False)
 class _Request:
-    """Somebody who waits for embeddings."""
+    """A request that waits for embeddings."""
 
     rows: list[dict[str, Row]]
-    """Of each member, by key."""
+    """For each member, embeddings by key."""
     missing: int = 0
-    """Answers that are awaited."""
+    """Number of answers that it waits for."""
     failed: set[int] = field(default_factory=set)
     """Members whose tables could not be read."""
     done: Event = field(default_factory=Event)
@@ -72,12 +82,12 @@ class _Request:
 
 
 Waiting = dict[str, list[_Request]]
-"""By key, in the order in which they were first wanted."""
+"""Key → the requests that wait for it, in the order in which keys were first wanted."""
 
 
 @dataclass
 class _Asked:
-    """What a member works on."""
+    """The keys that a member is looking up."""
 
     number: int
     keys: tuple[str, ...]
@@ -85,13 +95,13 @@ class _Asked:
 
 
 class ScoringService(MemberService):
-    """Members ask it what to find; callers' threads ask it for logits.
+    """Tells members which keys to look up, and gives callers' threads logits.
 
     Args:
-        config: with the section ``scoring``.
-        model: of the finished job.
-        own: the label holder's own table; None where the job had no columns of its own.
-        notice: takes a line about what people should know.
+        config: the configuration, with the section ``scoring``.
+        model: the model of the finished job.
+        own: the label holder's own table; None if the job had no columns of its own.
+        notice: takes a line for people.
     """
 
     largest_ask = 2 * UPLOAD_BYTES
@@ -130,7 +140,7 @@ class ScoringService(MemberService):
         ]
         self._models_turn = Lock()
         self.found = self.remembered = 0
-        """Embeddings that members sent, and that were kept from before, since the start."""
+        """Numbers of embeddings that members sent, and that were cached, since the start."""
 
     # What callers' threads ask.
 
@@ -142,13 +152,13 @@ class ScoringService(MemberService):
     def logits(
         self, keys: Sequence[str], seconds: float
     ) -> tuple[list[str], Tensor, dict[str, list[str]]]:
-        """Of records by their keys, each of which is there once.
+        """Logits of records by their keys, of which none is there twice.
 
-        Gives the keys that every party has, their logits [records, outputs], and for each other
+        Returns the keys that every party has, their logits [records, outputs], and for each other
         key the parties that lack it, ``""`` for the label holder.
 
         Raises:
-            SilentError: a member did not answer within so many seconds, or could not look.
+            SilentError: a member did not answer within so many seconds, or could not look them up.
             DataError: the label holder's own table cannot be read.
         """
         lacking: dict[str, list[str]] = {}
@@ -177,7 +187,7 @@ class ScoringService(MemberService):
         return complete, logits, lacking
 
     def _embeddings(self, keys: Sequence[str], seconds: float) -> list[dict[str, Row]]:
-        """Of each member, by key, those that it has."""
+        """For each member, the embeddings that it has, by key; SilentError as of `logits`."""
         request = _Request([{} for _ in self.members])
         with self._lock:
             for client, (rows, cache) in enumerate(zip(request.rows, self._kept, strict=True)):
@@ -208,7 +218,7 @@ class ScoringService(MemberService):
         return request.rows
 
     def _withdraw(self, request: _Request) -> list[int]:
-        """Let nobody wait for a request any more; the members that it waited for."""
+        """Drop a request; return the members that it still waited for."""
         silent = []
         for client, (wanted, asked) in enumerate(zip(self._wanted, self._asked, strict=True)):
             everything = [wanted] if asked is None else [wanted, asked.waiting]
@@ -224,7 +234,7 @@ class ScoringService(MemberService):
     # What members ask.
 
     def gone(self, member: str) -> None:
-        """As of a `vertizo.network.transport.base.Service`: what it was asked is wanted again."""
+        """Note that a member's connection is lost: the keys that it was asked are wanted again."""
         with self._lock:
             super().gone(member)
             client = self.members.index(member)
@@ -232,7 +242,7 @@ class ScoringService(MemberService):
             self._want_again(client)
 
     def tick(self) -> None:
-        """Name members that are away for long; for the driver to call about once a second."""
+        """Name members that are away for long; the driver calls this about once a second."""
         with self._lock:
             away = [client for client in range(len(self.members)) if client not in self._there]
             _, names = self._silent(away)
@@ -240,7 +250,7 @@ class ScoringService(MemberService):
             self._notice(Alarm(f"not connected: {names}; records are not scored without them"))
 
     def missing(self) -> list[str]:
-        """Members that are not connected."""
+        """Names of the members that are not connected."""
         there = set(self._there)
         return [name for client, name in enumerate(self.members) if client not in there]
 
@@ -272,7 +282,7 @@ class ScoringService(MemberService):
     def _found(
         self, client: int, asked: _Asked, places: Sequence[int], uploads: Sequence[bytes]
     ) -> dict[str, Row]:
-        """What a member sent, by key; nothing where it cannot be used, which people are told."""
+        """The embeddings that a member sent, by key; empty if they are refused."""
         if not places:
             return {}
         count = len(places)
@@ -303,7 +313,7 @@ class ScoringService(MemberService):
                 request.hear(client, key, row)
 
     def _want_again(self, client: int) -> None:
-        """What a member was asked and did not answer goes to the front."""
+        """Put keys that a member was asked, and did not answer, in front of its wanted keys."""
         asked, self._asked[client] = self._asked[client], None
         if asked is not None:
             left = {key: requests for key, requests in asked.waiting.items() if requests}
@@ -312,7 +322,7 @@ class ScoringService(MemberService):
             self._wanted[client] = left
 
     def _offer(self, client: int) -> None:
-        """Give a member that waits something to find."""
+        """Ask a member that waits for the keys that are wanted of it."""
         wanted = self._wanted[client]
         if not wanted or client not in self._pending or self._asked[client] is not None:
             return
