@@ -1,9 +1,8 @@
 """Asks as messages of NVIDIA FLARE's cells: one frame up, one frame down.
 
-FLARE's documented call of a Collab object streams every message in chunks that are acknowledged,
-and logs it, which takes several times as long as what is said. A request of the core cell beneath
-is one frame each way, over the same authenticated connections. It is internal to FLARE, and so
-fixed to a version.
+FLARE's documented call of a Collab object streams every message in acknowledged chunks and logs it,
+which takes several times as long. A request of the core cell below it is one frame each way, over
+the same authenticated connections. It is internal to FLARE, so that only one version is supported.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from vertizo.core.errors import MalformedError, RunError
 from vertizo.network.transport.base import Service
 
 VERSION = "2.9"
-"""Of FLARE, whose cells we know."""
+"""FLARE's version whose cells are known here."""
 CHANNEL, TOPIC = "vertizo", "ask"
-"""Where asks arrive at a cell."""
+"""Channel and topic at which asks arrive at a cell."""
 NOT_YET = "vertizo__not_yet"
-"""Header of a reply that says: the ask is here and has no answer yet, make it again."""
+"""Header of a reply that says: the ask has arrived but has no answer yet, repeat it."""
 HOLD = 5.0
 """Seconds until an open ask is answered with `NOT_YET`, so that silence means a fault."""
 LOOK = 0.25
-"""Seconds between two looks at how members and service are."""
+"""Seconds between two checks of members and service."""
 LOST = 3 * HOLD
-"""Seconds after which an ask, or what was said to it, must have been lost on the way."""
+"""Seconds after which an ask or its reply counts as lost."""
 LONGEST_PAUSE = 2.0
 """Seconds between two asks that fail at once, at most."""
 ENDED = "FLARE ended the job: a site of it stopped, or somebody aborted it"
 
 
 def require_flare() -> None:
-    """RunError unless NVIDIA FLARE is there, in the version whose cells we know."""
+    """Raise RunError unless NVIDIA FLARE is installed, in the version that is known here."""
     try:
         version = metadata.version("nvflare")
     except metadata.PackageNotFoundError:
@@ -71,7 +70,7 @@ class CellChannel:
         self._aborted = aborted
 
     def ask(self, frame: bytes) -> bytes:
-        """As for a `Channel`."""
+        """Send an ask until it is answered; RunError if it is refused, or nobody answers."""
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
         from nvflare.fuel.f3.message import Message
 
@@ -101,12 +100,22 @@ class CellChannel:
         raise RunError(ENDED)
 
     def close(self) -> None:
-        """As for a `Channel`; the cell is FLARE's, and stays."""
+        """Do nothing: the cell is FLARE's, and stays open."""
 
 
 @dataclass(eq=False)
 class _Ask:
-    """An ask that the service has not answered, or whose answer nobody waits for at the moment."""
+    """A member's open ask, in one of these states::
+
+        from      to        when
+        waiting   held      it gets no answer for `HOLD` seconds: the member hears `NOT_YET`
+        held      waiting   the member repeats it
+        waiting   done      the service answers: the reply is sent
+        held      answered  the service answers: the answer is kept
+        answered  done      the member repeats it: the reply is sent
+
+    ``request`` is None while it is held or answered.
+    """
 
     cell: str
     frame: bytes
@@ -116,11 +125,11 @@ class _Ask:
 
 
 class CellService:
-    """Puts what members ask at the cell of the server's job to a service.
+    """Passes members' asks, which arrive at the cell of the server's job, to a service.
 
-    Who asks is who FLARE says. Its server passes a message on only if the message comes from the
-    cell that the token with it was given to, and a client gets its token for its certificate.
-    ``members`` has their names by the full name of the cell of each one's job.
+    FLARE vouches for who asks: its server passes a message on only if it comes from the cell that
+    its token was given to, and a client gets its token for its certificate. ``members`` maps the
+    full name of each member's cell to the member's name.
     """
 
     def __init__(self, cell: Any, service: Service, members: Mapping[str, str]) -> None:
@@ -134,7 +143,7 @@ class CellService:
         self._core.register_request_cb(CHANNEL, TOPIC, self._take)
 
     def say_not_yet(self) -> None:
-        """Tell every member that has waited for `HOLD` seconds that its ask is not forgotten."""
+        """Send `NOT_YET` to every member that has waited for `HOLD` seconds."""
         waiting = []
         with self._lock:
             late = time.monotonic() - HOLD
@@ -146,14 +155,14 @@ class CellService:
             self._reply(cell, request, b"", not_yet=True)
 
     def gone(self, member: str) -> None:
-        """As for a `Service`."""
+        """Forget a member's open ask, and tell the service that it is gone."""
         with self._lock:
             self._asks.pop(member, None)
         self._service.gone(member)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Say `NOT_YET` where it is due, however long the service takes; then refuse all asks."""
+        """Send `NOT_YET` when it is due, however long the service takes; after, refuse all asks."""
         over = Event()
 
         def watch() -> None:
@@ -171,7 +180,7 @@ class CellService:
                 self._asks.clear()
 
     def _take(self, message: Any) -> Any:
-        """A message has come, in a thread of the cell's pool; what is returned is the reply."""
+        """Take a message, in a thread of the cell's pool; a returned message is the reply."""
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
         from nvflare.fuel.f3.cellnet.utils import make_reply
 
@@ -212,7 +221,7 @@ class CellService:
         return None  # the reply follows when there is an answer
 
     def _settle(self, member: str, ask: _Ask, answer: bytes | None) -> None:
-        """Send an answer if it is still waited for, keep it if it will be asked for again."""
+        """Send an answer if the member waits for it; else keep it until the ask is repeated."""
         with self._lock:
             if answer is None or self._asks.get(member) is not ask:
                 return
@@ -238,7 +247,7 @@ class CellService:
 
 
 def _bytes_of(message: Any) -> bytes:
-    """What a message carries; FLARE also makes objects of what is sent: a MalformedError here."""
+    """The bytes that a message carries; MalformedError if FLARE has made an object of them."""
     payload = message.payload
     if payload is None:
         return b""

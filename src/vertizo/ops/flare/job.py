@@ -1,8 +1,8 @@
 """A run as a job of NVIDIA FLARE, which provisions, authenticates, submits and monitors.
 
 Labels and the server model stay in the job's process at FLARE's server; each member is one of its
-clients, and works in its own loop. Their bytes go through FLARE's authenticated cells
-(`cells`). Nothing else of Vertizo knows that FLARE is there::
+clients, and works in its own loop. Their bytes go through FLARE's authenticated cells (`cells`).
+Nothing else in Vertizo knows of FLARE::
 
     from nvflare.recipe import ProdEnv
     from vertizo.ops import flare
@@ -35,7 +35,7 @@ def recipe(
     label_holder: type[LabelHolder] | None = None,
     member: type[Member] | None = None,
 ) -> Any:
-    """A `CollabRecipe`, for any environment that FLARE executes recipes in.
+    """Make a `CollabRecipe` of a run, for any environment in which FLARE executes recipes.
 
     Every site runs the Vertizo that it has installed; the job brings none.
 

@@ -1,7 +1,7 @@
-"""What runs at the sites of a FLARE job: the label holder at its server, a member at each client.
+"""The sites of a FLARE job: the label holder at FLARE's server, and a member at each client.
 
-FLARE makes these objects of the job's configuration, by import path and constructor arguments. So
-whoever submits a job chooses the arguments: no argument here names code.
+FLARE makes these objects from the job's configuration, by import path and constructor arguments.
+So whoever submits a job chooses the arguments: no argument here names code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from vertizo.network.transport.base import Channel
 from vertizo.ops.flare.cells import ENDED, LOOK, CellChannel, CellService, require_flare
 
 YEARS = 1e8
-"""Seconds that a member's work may take: no limit of FLARE's ends it."""
+"""Seconds that a member's work may take: so many that FLARE does not end it."""
 FLARES = ["federation.certificates=flare"]
-"""Connections are FLARE's: what a configuration says of them is not used."""
+"""Overrides of a configuration: connections are FLARE's, so that its own are not used."""
 log = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., object])
 main = cast(Callable[[Method], Method], collab.main)
@@ -30,7 +30,7 @@ publish = cast(Callable[[Method], Method], collab.publish)
 
 
 class LabelHolder:
-    """At FLARE's server: has the members work, and answers what they ask.
+    """The label holder at FLARE's server: starts the members' work, and answers their asks.
 
     ``config`` is the path of the label holder's configuration, on the server's machine.
     """
@@ -39,7 +39,7 @@ class LabelHolder:
         self.config = config
 
     def open(self, config: Path) -> AbstractContextManager[Any]:
-        """The service of a configuration, as of ``vertizo serve``, which has a ``tick``."""
+        """Open the service of a configuration, as ``vertizo serve`` does; it has a ``tick``."""
         import torch
 
         from vertizo.core.memory import LARGE, keep_freed_memory
@@ -53,7 +53,7 @@ class LabelHolder:
 
     @main
     def run(self) -> list[str]:
-        """Until all members are done, whose names it returns; RunError where one failed."""
+        """Run until all members are done; return their names. RunError if one failed."""
         require_flare()
         job, engine = collab.fl_ctx.get_job_id(), collab.fl_ctx.get_engine()
         cells = {client.name: f"{client.get_fqcn()}.{job}" for client in engine.get_clients()}
@@ -72,7 +72,7 @@ class LabelHolder:
             return done
 
     def _wait(self, service: Any, asks: CellService, members: int) -> list[str]:
-        """Start every member's work and see it through."""
+        """Start every member's work and wait for its end; return the members' names."""
         context = collab.context
         works = collab.clients(blocking=False, timeout=YEARS).work()
         done: list[str] = []
@@ -94,7 +94,7 @@ class LabelHolder:
 
 
 class Member:
-    """At a client of FLARE's: works in its own loop.
+    """A member at a client of FLARE: works in its own loop.
 
     It gives up after ``patience`` seconds without any sign of the server.
     """
@@ -103,7 +103,7 @@ class Member:
         self.patience = patience
 
     def take_part(self, config: Path, channel: Channel) -> None:
-        """Until done, with a feature holder's configuration, as of ``vertizo join``."""
+        """Take part in a job to its end, as ``vertizo join`` does with this configuration."""
         from vertizo.network.serving import joining
         from vertizo.network.serving.options import load_join
 
@@ -131,11 +131,13 @@ class Member:
 
 
 def own_file(path: str, workspace: str) -> Path:
-    """A configuration that the site wrote: it can name code to run, and no job may bring that.
+    """Check the path of a configuration, which the site itself must have written.
+
+    A configuration can name code to run, and no job may bring that.
 
     Raises:
         ConfigError: the path is not absolute, or leads into FLARE's workspace at this site, where
-            it puts what jobs bring.
+            FLARE puts files that jobs bring.
     """
     file, theirs = Path(path), Path(workspace).resolve()
     if not file.is_absolute() or file.resolve().is_relative_to(theirs):
