@@ -1,6 +1,10 @@
-"""A party as a service: agents that run its jobs, scoring, monitoring, NVIDIA FLARE.
+"""The wing ops: a party as a service, with agents, online scores, monitoring and NVIDIA FLARE.
 
-A wing: the core works without it, and registers its commands by `vertizo.core.wings`. What is here
-may use whatever the core has, and may not weaken it: parties, messages, the ledger and certificates
-are the core's, and what a job may do at a party is decided by that party's own files.
+`agent/` runs a party's jobs, `scoring/` answers requests for scores, `flare/` runs jobs over NVIDIA
+FLARE; `monitoring.py` and `figures.py` show a party's health; `commands/` has the commands, which
+`wing.py` registers by `vertizo.core.wings`.
+
+Anything here may use the core, which works without it. What never changes: parties, messages, the
+ledger and certificates are the core's and are not weakened; and what a job may do at a party is
+decided by that party's own files, never by what arrives from another.
 """

@@ -1,7 +1,7 @@
-"""What can be watched of a job while it goes on, read from the meters that it keeps anyway.
+"""Figures of a running job for monitoring, read from the meters that it keeps anyway.
 
-No figure depends on a label, or on what a secret sample holds: whoever may read them learns how
-far the job is, which every member knows, and how much traffic there was.
+No figure depends on a label or on a secret sample: whoever reads them learns how far the job is,
+which every member knows, and how much traffic there was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vertizo.privacy.accounting.guarantee import epsilon_charged
 from vertizo.run.loop.job_state import STAGES, JobState
 
 LEISURE = 50.0
-"""Times as long as computing ε took must pass before it is computed anew: that may take seconds."""
+"""Factor: ε is computed again only after so many times as long as computing it took."""
 
 
 class Figure(NamedTuple):
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 class ServedFigures:
-    """What a label holder can watch."""
+    """The figures of a job at its label holder."""
 
     def __init__(
         self, service: FederationService, server: GrpcServer, job: str, party: str
@@ -88,7 +88,7 @@ class ServedFigures:
             yield Figure("vertizo_epsilon_charged", words, charged)
 
     def _charged(self, state: JobState) -> float | None:
-        """From the ledger's own count; computed in a fiftieth of the time at most."""
+        """ε of the charges in the ledger, computed in a fiftieth of the time at most; or None."""
         plan, delta = state.job.party.side.plan, state.job.statement.delta
         if plan.releases is None or delta is None or (charges := plan.charges()) is None:
             return None
@@ -101,7 +101,7 @@ class ServedFigures:
 
 
 class JoinedFigures:
-    """What a member can watch; ``progress`` gives the last that it told."""
+    """The figures of a job at a member; ``progress`` gives its last progress."""
 
     def __init__(
         self,
@@ -130,19 +130,19 @@ class JoinedFigures:
 
 
 def about(party: Mapping[str, str]) -> Figure:
-    """Which job and party this is, in which version."""
+    """The figure that names the job, the party and its version."""
     labels = {**party, "version": VERSION, "protocol": str(PROTOCOL)}
     return Figure("vertizo_info", "1, and what runs here.", 1, labels)
 
 
 def silence(party: str, seconds: float) -> Figure:
-    """How long another party was not heard."""
+    """The figure of how long another party was not heard."""
     words = "Seconds since a party was heard, or since the process began."
     return Figure("vertizo_silence_seconds", words, seconds, {"party": party})
 
 
 def connected(channel: GrpcChannel) -> Figure:
-    """Whether a member has a connection."""
+    """The figure of whether a member has a connection."""
     words = "1 while there is a connection to the label holder."
     return Figure("vertizo_connected", words, channel.is_connected)
 
@@ -157,7 +157,7 @@ def _bytes(count: int, direction: str, kind: str) -> Figure:
 
 
 def certificates(mine: Credentials, others: Mapping[str, datetime]) -> Iterator[Figure]:
-    """Days to the end of this party's certificates and its authorities', and of those shown."""
+    """Yield days to the end of certificates: this party's, its authorities', other parties'."""
     own: Sequence[tuple[str, bytes]] = (("own", mine.certificate), ("authority", mine.authority))
     for kind, pem in own:
         for one in load_pem_x509_certificates(pem):

@@ -1,4 +1,4 @@
-"""What watches a party from outside: Prometheus' figures and gRPC's health, each at a port."""
+"""Monitoring of a party from outside: figures for Prometheus and gRPC's health, each at a port."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from vertizo.network.transport.grpc_channel import (
 from vertizo.ops.figures import Figure, JoinedFigures, ServedFigures
 
 SERVICE = "vertizo.Parties"
-"""Of `grpc.health.v1`: whether this party can do its part now. "" is whether its process lives."""
+"""The `grpc.health.v1` service that says whether this party can do its part now.
+
+The service of the empty name says whether its process lives.
+"""
 MOST_SCRAPES = 32
 """Connections for figures at a time."""
 EVERY = 0.5
-"""Seconds between two looks at whether it can."""
+"""Seconds between two checks of whether it can."""
 IDLE_SECONDS = 5.0
-"""Of a connection that asks nothing: a probe asks once it is there."""
+"""Seconds after which a connection that asks nothing is closed."""
 
 
 def _needed(module: str, package: str, key: str) -> Any:
@@ -40,9 +43,9 @@ def _needed(module: str, package: str, key: str) -> Any:
 
 @contextmanager
 def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> Iterator[int]:
-    """Answer Prometheus at an address, while this lasts; its port, 0 where there is none.
+    """Answer Prometheus at an address inside; yield its port, 0 without an address.
 
-    RunError where the address cannot be had.
+    RunError if it cannot listen there.
     """
     if listen is None:
         yield 0
@@ -54,7 +57,7 @@ def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> I
     core = import_module("prometheus_client.core")
 
     class Collected:
-        """What Prometheus asks."""
+        """Collects the figures that Prometheus asks for."""
 
         def collect(self) -> Iterator[Any]:
             families: dict[str, Any] = {}
@@ -77,21 +80,21 @@ def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> I
 
 
 def served_at(listen: str, *subject: Any) -> AbstractContextManager[int]:
-    """As `figures_at`, of a job at its label holder: what `ServedFigures` takes."""
+    """Serve a job's figures at its label holder; ``subject`` is what `ServedFigures` takes."""
     return figures_at(listen, ServedFigures(*subject))
 
 
 def joined_at(listen: str, *subject: Any) -> AbstractContextManager[int]:
-    """As `figures_at`, of a job at a member: what `JoinedFigures` takes."""
+    """Serve a job's figures at a member; ``subject`` is what `JoinedFigures` takes."""
     return figures_at(listen, JoinedFigures(*subject))
 
 
 @contextmanager
 def health_at(listen: str | None, is_ready: Callable[[], bool]) -> Iterator[int]:
-    """Answer `grpc.health.v1` at an address, while this lasts; its port, 0 where there is none.
+    """Answer `grpc.health.v1` at an address inside; yield its port, 0 without an address.
 
-    Without encryption: a cluster's probes have no certificate. RunError where the address cannot be
-    had.
+    It is not encrypted, since a cluster's probes have no certificate. RunError if it cannot listen
+    there.
     """
     if listen is None:
         yield 0

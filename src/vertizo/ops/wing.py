@@ -1,4 +1,4 @@
-"""What running a party as a service adds to the command line."""
+"""The wing's entry point: its commands, monitors and schemas, each by import path."""
 
 from vertizo.core.wings import Wing
 

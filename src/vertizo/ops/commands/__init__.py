@@ -1,1 +1,1 @@
-"""The commands of a party as a service."""
+"""The commands of the wing: agents and their jobs, and online scores."""

@@ -1,4 +1,4 @@
-"""The commands that speak to a party's own agent: they read and write the jobs in its folder."""
+"""``vertizo submit``, ``jobs`` and others: they read and write the jobs in an agent's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AgentFile = Annotated[
 JobName = Annotated[str, argument("Name of the job.", "JOB")]
 DEFAULT = Path("agent.yaml")
 AGENT_SECONDS = 15.0
-"""That a submission waits for an agent that is being started."""
+"""Seconds that a submission waits for an agent that is being started."""
 
 
 def submit(
@@ -49,7 +49,7 @@ def submit(
 
 
 def _await_agent(store: Store, agent: Path) -> None:
-    """Return once an agent runs, which takes seconds to start; RunError where none comes."""
+    """Wait until an agent runs, which takes seconds to start; RunError if none comes."""
     deadline, said = time.monotonic() + AGENT_SECONDS, False
     while not store.is_in_use:
         if time.monotonic() >= deadline:
@@ -108,7 +108,7 @@ def refuse(
 
 
 def _opened(path: Path, wanted: str = "") -> tuple[Any, Store]:
-    """A party's file and its jobs; ConfigError where the command is the other side's."""
+    """Load a party's file and open its jobs; ConfigError if the command is the other side's."""
     from vertizo.ops.agent.options import load_agent
     from vertizo.ops.agent.store import Store
 
@@ -166,14 +166,14 @@ def _described(store: Store, job: Job, holds: bool) -> dict[str, Any]:
 
 
 def _line(job: Job) -> str:
-    """Why, in a line: of the state, or of this party's process where the others do not know yet."""
+    """The reason of a job's state, or of this party's outcome while others do not know it."""
     if job.state == "running" and job.outcome:
         return f"{job.outcome} here{': ' if job.reason else ''}{job.reason}"
     return job.line
 
 
 def _earlier(store: Store, job: Job) -> str:
-    """What a job waits for, in words; empty where it waits for none, or no longer."""
+    """The jobs that a job waits for, in words; empty if it waits for none."""
     names = [] if job.is_over else [name for name, _ in store.unfinished(job)]
     return f"after {', '.join(names)}" if names else ""
 

@@ -15,7 +15,7 @@ def agent() -> dict[str, Any]:
 
 
 def job() -> dict[str, Any]:
-    """A job's own section is checked; what is beside it is known once it is in an agent's hands."""
+    """The schema of a job's file: of its section ``job``; other sections depend on the agent."""
     found = generated(JobOptions, "A job that is submitted")
     meta = {key: found.pop(key) for key in ("$schema", "title")}
     definitions = {"$defs": found.pop("$defs")} if "$defs" in found else {}

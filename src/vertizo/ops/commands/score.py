@@ -160,7 +160,7 @@ def _keyed(
     table: str | None,
     notice: Callable[[str], None],
 ) -> KeyedTable:
-    """Where a party's rows are found."""
+    """Open the table in which a party's rows are found."""
     from vertizo.data.keyed import keyed_table
     from vertizo.data.tabular.csv_lines import CsvFormat
 
@@ -172,7 +172,7 @@ def _keyed(
 
 
 def _check_extra() -> None:
-    """Find that what only scores need is there."""
+    """Raise ConfigError if a package that only scores need is missing."""
     for module in ("cachetools", "fastapi", "google.protobuf", "limits", "uvicorn"):
         try:
             import_module(module)
