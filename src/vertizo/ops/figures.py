@@ -48,7 +48,7 @@ class ServedFigures:
         self._due = 0.0
 
     def __call__(self) -> Iterator[Figure]:
-        """All of them, as they are now."""
+        """Yield all figures, as they are now."""
         service, server = self._service, self._server
         yield about(self._about)
         yield from certificates(server.credentials, server.seen)
@@ -115,7 +115,7 @@ class JoinedFigures:
         self._about = {"job": job, "party": party, "role": "member"}
 
     def __call__(self) -> Iterator[Figure]:
-        """All of them, as they are now."""
+        """Yield all figures, as they are now."""
         channel = self._channel
         yield about(self._about)
         yield from certificates(channel.credentials, {})

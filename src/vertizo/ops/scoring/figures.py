@@ -25,7 +25,7 @@ class MemberFigures:
         """The member; None until it is made."""
 
     def __call__(self) -> Iterator[Figure]:
-        """All of them, as they are now."""
+        """Yield all figures, as they are now."""
         channel, member = self._channel, self.member
         yield about(self._about)
         yield from certificates(channel.credentials, {})
@@ -47,7 +47,7 @@ class ScoringFigures:
         self._about = {"job": job, "party": party, "role": "label holder"}
 
     def __call__(self) -> Iterator[Figure]:
-        """All of them, as they are now."""
+        """Yield all figures, as they are now."""
         service, server = self._service, self._server
         yield about(self._about)
         yield from certificates(server.credentials, server.seen)
