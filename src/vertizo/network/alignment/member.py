@@ -39,7 +39,7 @@ class Alignment:
     """Number of parties that took part."""
     method: Method
     fingerprint: str
-    """Of the keys in order and the federation's name, 64 hex digits; all parties have the same."""
+    """Digest of the keys in order and the federation's name, 64 hex digits; the same at all."""
 
     def revealed(self) -> list[str]:
         """Sentences on what was shown to whom, a line each."""
