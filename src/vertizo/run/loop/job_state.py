@@ -92,7 +92,7 @@ class Job:
 
 @dataclass
 class Evaluations(Stateful):
-    """Which evaluation is under way, and which was the best; uploads are the party's."""
+    """The evaluation under way and the best one so far; the party keeps the uploads."""
 
     STATE = ("number", "purpose", "model", "waiting", "best")
 
