@@ -15,7 +15,6 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.names import Encoding
 
 if TYPE_CHECKING:
-    from vertizo.core.names import Encoding
     from vertizo.data.first_look import Look
     from vertizo.data.tabular.csv_lines import CsvFormat
 
@@ -240,8 +239,6 @@ def init(
         verb = "is for a table of" if table is None else "makes up tables; leave out"
         raise ConfigError(f"--{wrong} {verb} --from, {because}")
     if table is not None:
-        from vertizo.cli.init import write
-
         form = (delimiter, encoding)
         write(folder or Path(), table, label, party or [], holder, id_, *form)
         return
@@ -249,7 +246,6 @@ def init(
 
 
 def _example(folder: Path, customers: int | None, parties: bool) -> None:
-    from vertizo.cli.init import write_new
     from vertizo.data.example import CONFIG, PARTNERS, PRIVATE, RECORDS, table, trained
 
     if parties:

@@ -16,7 +16,7 @@ from vertizo.config.auto import AUTO
 from vertizo.config.choosing import Open
 from vertizo.config.method_defaults import is_narrow
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.data.vertical import VerticalData
 from vertizo.run import auto, references
 from vertizo.run.build.label_free import controls_of
@@ -57,8 +57,9 @@ def advised(
         torch.set_num_threads(config.threads)
         try:
             choice = auto.chosen(Open(given | {"method": AUTO}), data, tell)
-        except RunError:
-            words.append(f"{SETTING} is no help: every trial diverged")
+        except UserError as error:
+            why = "every trial diverged" if isinstance(error, RunError) else str(error)
+            words.append(f"{SETTING} is no help: {why}")
         else:
             tried = dict(choice.figures)
             best_first = sorted(tried, key=lambda each: -sign * tried[each])
