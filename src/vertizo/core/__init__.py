@@ -1,1 +1,12 @@
-"""Leaves that everything may import: errors, randomness, checks, options, kernels."""
+"""Foundations that every room imports: errors, randomness, options, state, kernels.
+
+`errors.py` has the one exception tree, `randomness.py` the random streams, `options.py` and
+`registry.py` what configurations are made of, `state.py` what checkpoints hold, `digests.py` the
+digests of files. `arrays/` works on arrays on the processor and on cards; `kernels/` has compiled
+loops and products.
+
+Kernels may become faster and errors may be added. What never changes: nothing here imports another
+room; every draw is of a named stream, and a name and a number alone decide its seed, so that runs
+can be repeated and resumed; a kernel does what its plain twin specifies; a configuration key that
+is unknown is an error; and a file that differs from its listed digest is refused.
+"""

@@ -1,9 +1,9 @@
-"""The list of digests that a folder keeps of the files that later commands trust.
+"""Digests of files: a folder lists the SHA-256 of every file that later commands trust.
 
-``digests`` has a line for each writing of a file: its SHA-256 and its name. A file is whole if its
-digest is one of the last two of its name. A new content is listed before it takes the file's place,
-and once more when it has: a process that is killed in between leaves the file as it was, or new,
-and either is listed. Lines are appended, so that a torn one spoils no other.
+The file ``digests`` has a line for each writing of a file: its SHA-256 and its name. A file is
+whole if its digest is one of the last two of its name. A new content is listed before it takes the
+file's place, and once more after: a process that is killed in between leaves the old file or the
+new one, and either is listed. Lines are appended, so that a torn one spoils no other.
 
 A folder that an older version wrote has no list: its files are used, and a note says so. Once
 something is written there, the list has the files of that time with a - in place of a digest.
@@ -31,9 +31,9 @@ ADVICE = "put a copy of it back"
 ROW = "sha256"
 """Key of a row: the first 16 digits of the digest of the other keys."""
 OLDER = "-"
-"""In place of the digest of a file that was there before the list."""
+"""Stands in place of the digest of a file that was there before the list."""
 MOST = 2**16
-"""Bytes of a list, after which all but the last two lines of each name are dropped."""
+"""Size of a list in bytes above which only the last two lines of each name are kept."""
 _LINE = re.compile(r"([0-9a-f]{64}|-)  (.+)")
 _SHORT = re.compile(r"[0-9a-f]{16}")
 _log = logging.getLogger(__name__)
@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def replacing(path: Path, digest: str) -> Iterator[None]:
-    """List the file's new content, which takes its place inside; OSError where that cannot be."""
+    """List a file's new content before and after the block that replaces it.
+
+    OSError where the list cannot be written.
+    """
     known = _lines(path.parent)
     if known is None:
         there = sorted(each for each in path.parent.iterdir() if _is_kept(each))
@@ -56,26 +59,26 @@ def replacing(path: Path, digest: str) -> Iterator[None]:
 
 
 def add(path: Path) -> None:
-    """List a file as it is now; OSError where that cannot be."""
+    """List a file as it is now; OSError where it cannot be read or the list not be written."""
     with replacing(path, sha256_of(path)):
         pass
 
 
 def adopt(folder: Path) -> None:
-    """List the files of a folder without a list as they are now; OSError if that cannot be."""
+    """List all files of a folder that has no list yet; OSError where that fails."""
     if _lines(folder) is None:
         there = sorted(each for each in folder.iterdir() if _is_kept(each))
         _rewrite(folder, [(sha256_of(each), each.name) for each in there])
 
 
 def forget(folder: Path) -> None:
-    """Remove the list of a folder in which no file is left."""
+    """Remove the list of a folder if no other file is left in it."""
     if not any(_is_kept(each) and each.name != NAME for each in folder.iterdir()):
         (folder / NAME).unlink(missing_ok=True)
 
 
 def has_list(folder: Path) -> bool:
-    """Whether a folder has a list."""
+    """Whether a folder has a list of digests."""
     return (folder / NAME).is_file()
 
 
@@ -85,7 +88,7 @@ def is_listed(path: Path) -> bool:
 
 
 def note_change(path: Path) -> None:
-    """Say in a note that a listed file is another one now; it may be, where it is somebody's."""
+    """Log a note if a listed file has changed; a user may change files of their own."""
     with suppress(OSError):  # who uses the file will say why
         try:
             if is_listed(path):
@@ -95,7 +98,7 @@ def note_change(path: Path) -> None:
 
 
 def content(path: Path, advice: str = ADVICE) -> bytes:
-    """What is in a file.
+    """Read a file and check it against its digest.
 
     Raises:
         OSError: it cannot be read.
@@ -110,18 +113,21 @@ def content(path: Path, advice: str = ADVICE) -> bytes:
 
 
 def check(path: Path, advice: str = ADVICE) -> None:
-    """Find that a file is as it was written, without keeping its content; errors as `content`."""
+    """Check a file against its digest without keeping its content; errors as of `content`."""
     _whole(path, advice, lambda: (None, sha256_of(path)))
 
 
 def with_digest(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a file that is appended to, as JSON has it, with a digest of itself."""
+    """Add to a row of an appended JSON file the digest of its other keys, below `ROW`."""
     written = json.loads(strict_json.text(row))
     return {**written, ROW: _of_row(written)}
 
 
 def without_digest(row: Any) -> Any:
-    """The row of `with_digest`, or one that an older version wrote; ValueError where changed."""
+    """Check a row against its own digest and drop that; ValueError where it was changed.
+
+    A row that an older version wrote has no digest and is returned as it is.
+    """
     if not isinstance(row, dict) or not row:
         return row
     key, digest = list(row.items())[-1]
@@ -138,7 +144,7 @@ def _of_row(row: Mapping[str, Any]) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """What ``sha256sum`` prints for a file; OSError where it cannot be read."""
+    """SHA-256 of a file in hexadecimal digits; OSError where it cannot be read."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
@@ -174,7 +180,7 @@ def _is_kept(path: Path) -> bool:
 
 
 def _lines(folder: Path) -> list[tuple[str, str]] | None:
-    """Digests and names in their order; None where the folder has no list."""
+    """Digests and names in the order of the list; None where the folder has no list."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The one exception tree of the package.
 
-``UserError`` ends a command with exit code 2 and its one line. ``WireError`` and ``RefusedError``
-are what one party holds against another's message: whoever raises one has changed nothing.
+``UserError`` ends a command with exit code 2 and one line. A party raises ``WireError`` or
+``RefusedError`` about another's message, and has then changed nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 16
 
 
 class UserError(VertizoError):
-    """Wrong input of a person: the message is one line and says what would be right.
+    """A user's mistake: the message is one line and says what would be right.
 
     >>> print(UserError("the column 'a\\nb' is missing"))
     the column 'a\\nb' is missing
     """
 
     def __str__(self) -> str:
-        """The line; what people bring may hold characters that would break it, or a terminal."""
+        """The message with control characters escaped: they could break the line or a terminal."""
         return super().__str__().translate(_CONTROLS)
 
 
@@ -43,7 +43,7 @@ class Interrupted(VertizoError):  # noqa: N818 - it is no error
 
 
 class WireError(VertizoError):
-    """Bytes that are not a message of ours."""
+    """Bytes from another party are not a message of this package."""
 
 
 class TruncatedError(WireError):
@@ -59,7 +59,7 @@ class MalformedError(WireError):
 
 
 class RefusedError(VertizoError):
-    """A well-formed message that is not accepted; nothing was changed by it."""
+    """A well-formed message is not accepted; it has changed nothing."""
 
 
 class UnknownPartyError(RefusedError):
@@ -67,11 +67,11 @@ class UnknownPartyError(RefusedError):
 
 
 class UnknownRecordError(RefusedError):
-    """Record IDs that the federation does not have."""
+    """A message names record IDs that the federation does not have."""
 
 
 class OtherRoundError(UnknownRecordError):
-    """A query answers for the records of another synchronous round than the one under way."""
+    """A query is about the records of another synchronous round than the one under way."""
 
 
 class RepeatedRecordError(RefusedError):

@@ -1,4 +1,4 @@
-"""Import paths of the version before, which still work, with a warning."""
+"""Import paths of the previous version: they still work, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FORMER = {
 
 
 class _Alias:
-    """Gives the module of a new name for the one of a former name: a loader.
+    """A loader that gives the module of a new name when a former name is imported.
 
-    The base classes of `importlib.abc` bring a hundredth of a second of imports.
+    It derives from no class of `importlib.abc`, whose import takes a hundredth of a second.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,5 +54,5 @@ class _Finder:
 
 
 def install() -> None:
-    """Let former paths be imported from now on."""
+    """Make former import paths work from now on."""
     sys.meta_path.insert(0, _Finder())  # or else what is below one is found there once more

@@ -1,4 +1,4 @@
-"""Objects by import path, from installed packages or from a file beside the configuration."""
+"""Loading of objects by import path, from installed packages or from a Python file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from vertizo.core.errors import ConfigError
 
 
 def load_object(key: str, path: str) -> Any:
-    """What ``package.module:name`` or ``file.py:name`` names; ConfigError about ``key``."""
+    """Import the object that ``package.module:name`` or ``file.py:name`` names.
+
+    Raises:
+        ConfigError: there is none, or its module fails; ``key`` is the configuration's key.
+    """
     where, separator, name = path.rpartition(":")
     if not separator or not where or not name:
         raise ConfigError(f"{key} is {path!r}; write package.module:name or file.py:name")

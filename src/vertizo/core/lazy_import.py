@@ -1,4 +1,4 @@
-"""Modules that are imported when something of them is first used.
+"""Lazy imports: a module is imported when something of it is first used.
 
 The schema, its checks and ``--help`` need the classes of methods and codecs, but no arithmetic;
 PyTorch alone takes a second to import.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class Deferred(ModuleType):
-    """Stands for the module of that name until its first use, and holds all that it holds then."""
+    """A stand-in for a module, which it imports and takes all names of at the first use."""
 
     def __getattr__(self, name: str) -> Any:
         module = import_module(self.__name__)

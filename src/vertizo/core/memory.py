@@ -1,4 +1,4 @@
-"""Memory of this process: what is kept when freed, how much more it may take, when it ran out."""
+"""Memory of this process: keep what is freed, ask how much is left, tell when it ran out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
 _BESIDE = 4096
-"""Bytes that an allocation may take beside its array."""
+"""Bytes that an allocation may take in addition to its array."""
 
 FRUGAL, LARGE = 2 * 2**20, 32 * 2**20 - _BESIDE
-"""Bytes: the largest array that is kept. glibc takes no more than `LARGE`."""
+"""Bytes of the largest array that is kept when freed; glibc accepts at most `LARGE`."""
 
 TOTAL = 64 * 2**20
-"""Bytes that are kept at the end of the heap."""
+"""Bytes of free memory that are kept at the end of the heap."""
 
 
 def keep_freed_memory(largest: int = FRUGAL) -> None:
@@ -31,8 +31,8 @@ def keep_freed_memory(largest: int = FRUGAL) -> None:
     images too, which saves a quarter of a step of a ResNet. But kept between others they leave gaps
     that nothing else fits into: a transformer takes a quarter more memory to evaluate and more than
     a third more to train (``benchmarks/memory.py``). `FRUGAL` is for clients, whose little memory
-    is what zeroth order is for, `LARGE` for servers and simulations. Does nothing elsewhere than on
-    Linux.
+    is what zeroth order is for, `LARGE` for servers and simulations. Only Linux is asked; elsewhere
+    nothing is done.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -41,10 +41,10 @@ def keep_freed_memory(largest: int = FRUGAL) -> None:
 
 
 def available() -> int | None:
-    """Bytes that this process may still take without hurting others; None where nobody knows.
+    """Bytes that this process may still take without hurting others; None where unknown.
 
-    The least of what the system has available, what its control group (version 2) allows, counting
-    files that would be let go, and what ``ulimit -d`` does.
+    The minimum of what the system has available, what its control group (version 2) allows, cached
+    files counting as free, and what ``ulimit -d`` leaves.
     """
     limits = [] if (own := _of_process()) is None else [own]
     for limit in (_of_system, _of_group):
@@ -54,9 +54,9 @@ def available() -> int | None:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: Python's, NumPy's or PyTorch's, here or a card's.
+    """Whether an error of Python, NumPy or PyTorch says that memory ran out, a card's included.
 
-    PyTorch has no kind of its own for the machine's memory, so its words must tell.
+    PyTorch has no class of errors for the machine's memory, so the words of its message tell.
     """
     words = ("DefaultCPUAllocator: ", "CUDA out of memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)

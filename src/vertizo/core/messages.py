@@ -1,4 +1,4 @@
-"""What parties tell people while a job goes on: lines of text, some of which need attention."""
+"""Lines that a party shows people while a job runs, and limits on how many it shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["info", "warning", "error"]
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something: ``1 seed``, ``3 seeds``."""
+    """A number and its noun, in the plural unless it is 1: ``1 seed``, ``3 seeds``."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
@@ -26,10 +26,10 @@ class Alarm(str):
 
 
 class Throttle:
-    """Shows so many lines of a kind in a minute, and then how many it left out.
+    """A limit on lines of each kind: ``most`` a minute are shown, and later how many were not.
 
-    Others cause such lines, as often as they like: nobody may fill a disk by it. At most 1,000
-    kinds are told apart in a minute. For any thread; ``timer`` gives seconds.
+    Other parties cause such lines as often as they like, and must not fill a disk by it. At most
+    1,000 kinds are told apart in a minute. Any thread may call it; ``timer`` gives seconds.
     """
 
     def __init__(self, most: int = 10, timer: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,7 @@ class Throttle:
         self._left_out: dict[str, int] = {}
 
     def __call__(self, kind: str, line: str) -> str | None:
-        """The line as it is to be shown; None where it is left out."""
+        """Return the line as it is to be shown; None where it is left out."""
         with self._lock:
             if (now := self._timer()) >= self._until:
                 self._until = now + 60.0
@@ -62,9 +62,10 @@ class Throttle:
 
 
 class Minutely:
-    """Says in a log how far something has come, and when it may end: a line a minute at most.
+    """Progress in a log, with an estimate of the time left: at most a line every ``every`` seconds.
 
-    The first comes after a minute, so that what is short says nothing. The console's clock is used.
+    The first line comes after that time, so that short work prints none. The console's clock is
+    used.
     """
 
     def __init__(self, console: Console, every: float = 60.0) -> None:
@@ -73,7 +74,7 @@ class Minutely:
         self._first: tuple[float, float] | None = None  # when, and how much was done
 
     def __call__(self, share: float, text: str) -> None:
-        """``share`` is done, from 0 to 1; what was done before, by a resumed run, is not timed."""
+        """Note that ``share`` is done, from 0 to 1; what a resumed run had done is not timed."""
         now = self._console.get_time()
         began, before = self._first = self._first or (now, share)
         if now - self._said < self._every:
@@ -87,5 +88,5 @@ class Minutely:
 
 
 def one_line(text: str) -> str:
-    """Words of another party, safe to show: one line of printable characters, not too long."""
+    """Make words of another party safe to show: one line of at most 900 printable characters."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)[:900]

@@ -1,4 +1,4 @@
-"""The base of every configuration object: frozen, and no key is ever ignored."""
+"""The base class of all configuration objects: frozen, validated, unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 TAGS = ("name", "distribution")
-"""Keys that say which of several options is meant."""
+"""Keys that choose one of several option classes."""
 
 
 class Options(BaseModel):
@@ -34,7 +34,7 @@ class Options(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """True is no 1: somebody meant another key."""
+        """Refuse True and False for a number: somebody meant another key."""
         if isinstance(value, bool):
             expected = cls.model_fields[str(info.field_name)].annotation
             numbers = (int, float, int | None, float | None)
@@ -46,7 +46,7 @@ class Options(BaseModel):
 def within(bounds: tuple[float, float]) -> AfterValidator:
     """Refuse a number outside these bounds; None is let through.
 
-    pydantic's own bounds are told with every digit, as 1e-30 with thirty zeros.
+    pydantic's own messages write bounds with every digit, as 1e-30 with thirty zeros.
     """
     least, most = bounds
 
@@ -60,10 +60,10 @@ def within(bounds: tuple[float, float]) -> AfterValidator:
 
 
 def texts(options: type[Options]) -> dict[str, str]:
-    """What stands below each field of a class in its source, inherited fields included.
+    """The docstring below each field of a class, by the field's name, inherited fields included.
 
-    As of pydantic's `use_attribute_docstrings`, which would read the source of every class whenever
-    it is imported, at twice the cost of all else about it.
+    They are read from the source on request. Pydantic's `use_attribute_docstrings` would read it
+    whenever a class is imported, at twice the cost of all else about it.
     """
     found: dict[str, str] = {}
     for base in reversed(options.__mro__):
@@ -96,20 +96,20 @@ class Chosen(Options):
 
 @dataclass(frozen=True)
 class Tagged:
-    """Which of several options is meant: what ``key`` says, or ``default`` where it is left out."""
+    """The tag of a union's member: the value of ``key``, or ``default`` where that is left out."""
 
     key: str
     default: str
     __name__ = "tag"  # pydantic tells callables by it
 
     def __call__(self, value: Any) -> Any:
-        """The option's tag."""
+        """The tag of a dictionary or of an options object."""
         known = isinstance(value, dict)
         return value.get(self.key, self.default) if known else getattr(value, self.key, None)
 
 
 def chosen_by(key: str, default: str) -> Discriminator:
-    """A choice between options: as of a `Tagged`."""
+    """The discriminator of a union of options by ``key``; ``default`` where it is left out."""
     return Discriminator(Tagged(key, default))
 
 

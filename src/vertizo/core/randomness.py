@@ -1,19 +1,19 @@
-"""Named random streams: every draw in the package says whose it is and which one it is.
+"""Named random streams: every draw in the package has a stream with a name, and a number in it.
 
 A :class:`Stream` is a key and nothing else. A child's key is a keyed hash of its name, so that
-nobody who knows a child can find its parent or its siblings; the n-th draw is seeded by a keyed
-hash of n. Nothing is consumed and there is no state: a run that resumes needs counters only, and a
-party may re-create any draw at any time.
+nobody who knows a child can find its parent or its siblings; a keyed hash of n seeds the n-th draw.
+Drawing changes no state: a run that resumes needs counters only, and a party may re-create any draw
+at any time.
 
 One federation in one process derives all its streams from one seed (`Stream.from_seed`), so
-that a run can be repeated; a party of its own machine starts from the operating system's entropy,
-once, and keeps it (`vertizo.network.serving.store`). The noise of a label holder that serves uses
-no stream at all; what a member puts on its embeddings does, and is called no guarantee.
+that a run can be repeated; a party on a machine of its own takes a key from the operating system's
+entropy once and keeps it (`vertizo.network.serving.store`). The noise of a serving label holder
+uses no stream at all; the noise of a member's embeddings does, and is called no guarantee.
 
 Seeds are 64 bits wide and go to NumPy's bit generators, which use all of them. PyTorch's CPU
 generator keeps only the low 32 bits of a seed, few enough to search for somebody who has seen two
-perturbed embeddings. It initialises models here, draws dropout's masks, and begins the search for
-principal directions, which features decide.
+perturbed embeddings. It is used to initialise models, to draw dropout's masks and to begin the
+search for principal directions, whose result depends on features alone.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Stream:
 
     @classmethod
     def from_seed(cls, seed: int) -> Stream:
-        """The stream of a public integer seed: repeatable, and secret from nobody who knows it."""
+        """Make a stream from an integer seed: repeatable, and open to all who know the seed."""
         return cls(blake2b(str(int(seed)).encode(), digest_size=32, person=b"vertizo").digest())
 
     @classmethod
     def from_os(cls) -> Stream:
-        """A stream that nobody else can know, from the operating system's entropy."""
+        """Make a stream from the operating system's entropy, which nobody else can know."""
         return cls(os.urandom(32))
 
     @property
     def key(self) -> bytes:
-        """32 bytes; whoever has them has every draw of this stream and of those below it."""
+        """The secret of 32 bytes: it gives every draw of this stream and of those below it."""
         return self._key
 
     def child(self, *name: str | int) -> Stream:
@@ -78,9 +78,10 @@ class Stream:
 
     @contextmanager
     def torch_default(self, counter: int = 0, device: torch.device | None = None) -> Iterator[None]:
-        """PyTorch's own initialisers draw from this stream inside, from nothing of it outside.
+        """Seed PyTorch's default generators from this stream inside the block; restore them after.
 
-        Their generator is the process's: one thread at a time. A graphics card has one of its own.
+        PyTorch's initialisers draw from them. They are of the whole process, so one thread at a
+        time is inside. A card given as ``device`` has a generator of its own.
         """
         cards = [device] if device is not None and device.type == "cuda" else []
         with _default_generator, torch.random.fork_rng(devices=cards):
@@ -92,7 +93,7 @@ class Stream:
 
 
 class _Words(ISeedSequence):
-    """A seed as it is, which is how SFC64's author seeds it; NumPy's own hashing costs 10 µs."""
+    """A seed without hashing, as SFC64's author seeds it; NumPy's hashing would take 10 µs."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

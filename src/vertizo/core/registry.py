@@ -1,4 +1,4 @@
-"""What a configuration chooses by name: built in, of an installed package, or by import path."""
+"""Registries of what a configuration chooses by name: built in, of a package, or by import path."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from vertizo.core.suggestions import nearest
 T = TypeVar("T")
 
 FOREIGN: dict[str, Any] = {}
-"""Everything that was found outside the package, by the name that it was asked for."""
+"""All objects found outside this package so far, by the name they were asked for by."""
 
 
 @dataclass(frozen=True)
 class AllowExternal:
-    """Lets a JSON schema take names that are not built in, with any keys beside them."""
+    """An annotation by which a JSON schema also accepts names from outside, with any keys."""
 
     registry: Registry[Any]
 
@@ -46,16 +46,16 @@ class AllowExternal:
 
 
 def short(name: str) -> str:
-    """What a name is called where it may be no path: its last part."""
+    """The last part of an import path, for places where a name may not be a path."""
     return name.rpartition(":")[2]
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Things of one ``kind`` by name; as a mapping it holds those that are built in.
+    """Objects of one ``kind`` by name; as a mapping it holds those that are built in.
 
     `find` also takes what an installed package offers as an entry point of ``vertizo.<kind>s``, and
     import paths, ``package.module:name`` or ``file.py:name``. Nothing is imported before it is
-    asked for: ``builtin`` may say ``module:name`` in place of the thing itself.
+    asked for: ``builtin`` may say ``module:name`` in place of the object itself.
 
     Classes from elsewhere must derive from ``base`` and have the members of ``protocol``.
     """
@@ -88,7 +88,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._builtin)
 
     def offered(self) -> dict[str, EntryPoint]:
-        """What installed packages offer, by name; a name that is built in stays what it is."""
+        """Entry points of installed packages by name, except names that are built in."""
         found = entry_points(group=f"vertizo.{self.kind}s")
         return {each.name: each for each in found if each.name not in self}
 
@@ -97,9 +97,10 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self or ":" in name or name in self.offered()
 
     def find(self, name: str, key: str) -> T:
-        """What a name stands for, which may import somebody's code: names of one's own only.
+        """The object of a name. It may import and run code, so the name must be the user's own.
 
-        ConfigError names ``key``, the name and what would be right.
+        Raises:
+            ConfigError: it names ``key``, the name and what would be right.
         """
         if name in self:
             return self[name]
@@ -115,7 +116,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._foreign[name]
 
     def unknown(self, name: str) -> str:
-        """The end of a complaint about a name that stands for nothing."""
+        """The end of an error line about an unknown name: it, names like it, and all known ones."""
         known = [*self, *self.offered()]
         return f"{name!r}{nearest(name, known) or ';'} known are {', '.join(map(repr, known))}"
 
@@ -139,8 +140,8 @@ class Registry(Mapping[str, T], Generic[T]):
     # A choice between options classes.
 
     def choice(self, default: str, only: tuple[str, ...] = ()) -> Any:
-        """The type of a field whose key ``name`` says which of the classes it holds, ``default``
-        where it is left out; of those built in ``only`` some, or all."""
+        """The type of a field whose key ``name`` chooses a class, by default ``default``; ``only``
+        limits which of those built in may be chosen."""
         options = [Annotated[self[name], Tag(name)] for name in only or self]
         return Annotated[
             Union[tuple(options)],  # noqa: UP007 - made at run time
@@ -151,7 +152,7 @@ class Registry(Mapping[str, T], Generic[T]):
         ]
 
     def _chosen(self, value: Any, builtin: Callable[[Any], Any]) -> Any:
-        """Validate by the class that is named, where it is not built in."""
+        """Validate a value by its class from outside; ``builtin`` validates all others."""
         name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
         if not isinstance(name, str) or name in self:
             return builtin(value)

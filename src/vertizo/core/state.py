@@ -1,6 +1,6 @@
-"""State of objects as declared fields: what a checkpoint holds, written and read in one place.
+"""State of objects for checkpoints: a class declares its fields; writing and reading follow.
 
-A class names its fields once, and both ways follow::
+A class names its fields once::
 
     class Sgd(Stateful):
         STATE = ("_velocity", "_steps")
@@ -22,7 +22,7 @@ from vertizo.core.lazy_import import torch
 
 @runtime_checkable
 class HasState(Protocol):
-    """Anything that gives its state and takes it back, whether declared or not."""
+    """An object that gives its state and takes it back, by `Stateful` or by methods of its own."""
 
     def state(self) -> Any:
         """What a checkpoint must hold; tensors are live."""
@@ -35,11 +35,11 @@ class Stateful:
     """Base of objects whose state is declared in ``STATE``.
 
     A field is an attribute, or a property with a setter, or a dotted path to one. Its key in the
-    state is the last name of the path, without leading underscores. These are its values:
+    state is the last name of the path, without leading underscores. Its value may be:
 
-    * an object with `state` and `load`, or a list of such: goes on in place;
-    * a dataclass, or a list of such: as its fields, and made anew;
-    * a tensor or array: kept live, and filled in place where there is one of that shape;
+    * an object with `state` and `load`, or a list of them: loaded in place;
+    * a dataclass, or a list of them: written as its fields, and made anew;
+    * a tensor or array: not copied when written, and filled in place if its shape is the same;
     * a frame of bytes, a set, a list, a dictionary, a plain value, None.
     """
 
@@ -70,7 +70,7 @@ class Stateful:
         self.restored()
 
     def restored(self) -> None:
-        """Work out what follows from the fields, once all are read; does nothing by default."""
+        """Recompute what depends on the fields, once all are read; does nothing by default."""
 
 
 def _fields(kind: type) -> Iterator[tuple[str, str]]:
@@ -104,7 +104,7 @@ def _written(value: Any) -> Any:
 
 
 def _read(now: Any, value: Any) -> Any:
-    """What takes the place of a field's value ``now``; that itself where it was changed."""
+    """The new value of a field whose value is ``now``; ``now`` itself where loaded in place."""
     if isinstance(now, HasState):
         now.load(value)
         return now

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: it has no NaN and no infinity."""
+"""Strict JSON (RFC 8259), which every reader takes: NaN and infinities become null."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def text(value: Any, indent: int | None = None) -> str:
 
 
 def line(value: Any) -> str:
-    """As `text`, of ASCII alone: for a terminal of any encoding."""
+    """A value as one line of JSON in ASCII, for a terminal of any encoding; see `text`."""
     return json.dumps(_finite(value), allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Names that may have been meant by one that is not known."""
+"""Suggestions for an unknown name: the known names that are most like it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 CLOSE = 0.65
-"""How alike two names must be for one to be offered for the other, from 0 to 1."""
+"""Likeness, from 0 to 1, from which a name is offered for another."""
 CLOSE_SIGNS = 0.5
-"""The same for names in characters that are whole words, such as Chinese: one of two may differ."""
+"""`CLOSE` for names in characters that are words, such as Chinese: one of two may differ."""
 SIGNS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]{2,}")
 SPREAD = 0.2
-"""What is so much less alike than the best is not offered beside it."""
+"""Largest difference in likeness from the best name at which another is offered beside it."""
 OFFERED = 3
 
 
 def similar(name: str, known: Sequence[str]) -> list[str]:
-    """The names that may have been meant, the likeliest first, at most `OFFERED`.
+    """Known names that may have been meant, the most alike first, at most `OFFERED`.
 
     Case, width and what stands between words do not count, in any script, and a word of a name
     counts nearly as the whole of it.
@@ -39,7 +39,7 @@ def similar(name: str, known: Sequence[str]) -> list[str]:
 
 
 def likeness(one: str, other: str) -> float:
-    """From 0 to 1, which is for names of the same words."""
+    """Likeness of two names, from 0 to 1; 1 means that they have the same words."""
     ours, theirs = _words(one), _words(other)
     whole = SequenceMatcher(None, "".join(ours), "".join(theirs)).ratio()
     if whole == 1:
@@ -63,7 +63,7 @@ def _words(name: str) -> list[str]:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a complaint about an unknown name; empty where nothing is like it.
+    """The end of an error line about an unknown name; empty where no known name is like it.
 
     >>> nearest("incme", ["age", "income"])
     "; did you mean 'income'?"
@@ -78,7 +78,7 @@ def _form(name: str) -> str:
 
 
 def nearest_file(path: Path) -> str:
-    """The end of a complaint about a file that is not there: one beside it of such a name."""
+    """The end of an error line about a missing file: files of the same folder with a like name."""
     try:
         there = sorted(each.name for each in path.parent.iterdir() if each.is_file())
     except OSError:
@@ -90,7 +90,7 @@ def nearest_file(path: Path) -> str:
 
 
 def question(names: Sequence[str]) -> str:
-    """The end of a complaint that offers these names; empty for none."""
+    """The end of an error line that offers these names; empty for none."""
     if not names:
         return ""
     *first, last = map(repr, names)

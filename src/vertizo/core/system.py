@@ -1,6 +1,6 @@
-"""What operating systems differ in: locks of files, folders on disk, cores, memory that was used.
+"""Calls that differ between operating systems: file locks, syncing, cores, memory, limits.
 
-Nothing here is imported unconditionally that Windows lacks. What cannot work there says so in one
+Modules that Windows lacks are imported only where they exist. What cannot work there says so in one
 line, and the rest works.
 """
 
@@ -26,24 +26,25 @@ def _module(name: str) -> Any:
 fcntl, resource = _module("fcntl"), _module("resource")
 """Modules of Unix; None elsewhere."""
 CLOSED_ON_EXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
-"""Flag of `os.open`: programs that this process starts do not get the file."""
+"""Flag of `os.open`: programs that this process starts do not inherit the file."""
 FIRST = 500
-"""Of 1,000: half of the machine's memory more than a process really takes, as Linux weighs it."""
+"""The oom_score_adj that `end_first` sets: 500 counts as half of the machine's memory more."""
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
-"""Flag of `os.open`: not through a link."""
+"""Flag of `os.open`: do not follow a symbolic link."""
 
 
 def lock(handle: int, *, wait: bool) -> None:
-    """Hold an open file against other processes until it is closed, where there are locks.
+    """Lock an open file against other processes until it is closed; no-op without file locks.
 
-    BlockingIOError: another process holds it, and ``wait`` is off.
+    Raises:
+        BlockingIOError: another process holds it, and ``wait`` is off.
     """
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def require_locks(what: str) -> None:
-    """Raise RunError where nothing can be locked; ``what`` is not safe without."""
+    """Raise RunError where the system has no file locks, without which ``what`` is not safe."""
     if fcntl is None:
         raise RunError(
             f"{what} needs locks of files (flock), which {sys.platform} lacks; "
@@ -52,14 +53,14 @@ def require_locks(what: str) -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """What people should know of this system."""
+    """Notes for users about this system: a line where it has no file locks."""
     if fcntl is not None:
         return ()
     return ("run folders cannot be locked on this system: use each in one process at a time",)
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the folder's list of names on disk, where a folder can be opened."""
+    """Write a folder's entries to disk (fsync); does nothing on Windows."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -70,14 +71,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def peak_memory() -> float | None:
-    """MiB that this process had in memory at most; None where the system does not say."""
+    """Peak memory of this process in MiB; None where the system does not say."""
     if resource is None:
         return None
     most = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -85,14 +86,14 @@ def peak_memory() -> float | None:
 
 
 def end_first() -> None:
-    """Where memory runs out, have Linux end this process sooner than others that take as much."""
+    """Ask Linux to end this process before others of its size when memory runs out."""
     place = Path("/proc/self/oom_score_adj")
     with suppress(OSError, ValueError):
         place.write_text(str(max(FIRST, int(place.read_text(encoding="ascii")))), encoding="ascii")
 
 
 def data_limit() -> int | None:
-    """Bytes of data that this process may have (``ulimit -d``); None for no limit."""
+    """Limit of this process's data in bytes (``ulimit -d``); None for no limit."""
     if resource is None:
         return None
     most = int(resource.getrlimit(resource.RLIMIT_DATA)[0])
@@ -100,7 +101,7 @@ def data_limit() -> int | None:
 
 
 def open_files() -> int:
-    """Files and connections that this process may have open at a time (``ulimit -n``)."""
+    """Limit of files and connections open at a time in this process (``ulimit -n``)."""
     if resource is None:
         return 8192
     most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -108,7 +109,7 @@ def open_files() -> int:
 
 
 def file_mark(path: Path) -> tuple[int, int, int] | None:
-    """What tells a file from the one that was there before; None where there is none."""
+    """Modification time, size and inode, which change with a file; None where there is none."""
     try:
         status = path.stat()
     except OSError:

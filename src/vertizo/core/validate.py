@@ -1,4 +1,4 @@
-"""Small named checks of numbers, used at construction."""
+"""Range checks of numbers: each returns its value or raises ConfigError with its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Wings: parts that are built on the core and tell it what they add, ours and somebody else's.
+"""Wings: parts built on the core, of this package or another, which declare what they add.
 
-A package names a `Wing` as an entry point of the group ``vertizo.wings``. The core imports none of
-them before somebody asks for what it lacks, or for a whole list.
+A package names a `Wing` as an entry point of the group ``vertizo.wings``. The core imports them
+only when somebody asks for something that it lacks, or for a whole list.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from vertizo.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Wing:
-    """What a wing adds. Objects are named ``module:name``, and imported when they are used."""
+    """What a wing adds to the core. Objects are named ``module:name`` and imported when used."""
 
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Words of a command → its line in the list, and the function that is run."""
+    """Words of a command → its line in the list of commands, and the function that is run."""
     lists: Mapping[str, str] = field(default_factory=dict)
-    """What ``vertizo list`` is asked for → a function that yields names and lines."""
+    """A kind for ``vertizo list`` → a function that yields names and lines."""
     schemas: Mapping[str, str] = field(default_factory=dict)
     """A kind of file, for ``vertizo schema`` → a function that makes its JSON schema."""
     monitors: Mapping[str, str] = field(default_factory=dict)
-    """What is watched of a party → a context manager of an address and of what is watched."""
+    """Something to watch of a party → a function of an address and of the object watched, which
+    gives a context manager."""
 
 
 @cache
 def wings() -> tuple[Wing, ...]:
-    """All that are installed, in the order of their names.
+    """All installed wings, in the order of their names.
 
-    ConfigError where one cannot be imported, or is none.
+    Raises:
+        ConfigError: one cannot be imported, or is no `Wing`.
     """
     found = []
     for point in sorted(entry_points(group="vertizo.wings"), key=lambda point: point.name):
@@ -50,9 +52,10 @@ def wings() -> tuple[Wing, ...]:
 
 
 def watched(what: str, address: str | None, *subject: Any) -> AbstractContextManager[Any]:
-    """Let others watch a party at an address while this lasts; nothing where there is none.
+    """Let others watch a party at an address inside the block; no-op if ``address`` is None.
 
-    ConfigError where no wing does that.
+    Raises:
+        ConfigError: no installed wing watches that.
     """
     if address is None:
         return nullcontext()
@@ -64,6 +67,6 @@ def watched(what: str, address: str | None, *subject: Any) -> AbstractContextMan
 
 
 def object_at(path: str) -> Any:
-    """What a wing names ``module:name``."""
+    """Import the object that a wing names as ``module:name``."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -1,8 +1,11 @@
-"""Arrays where the model lives: what a round does to them, on the processor and on a card.
+"""Operations of a round on arrays that stay where the model is: on the processor or on a card.
 
-On the processor that is NumPy's and C's (`vertizo.core.kernels`), on a card PyTorch's and, where it
-is installed, Triton's (`vertizo.core.arrays.card`). What is on a card is not read in a round: a
-number that a step depends on is a tensor of no dimension there.
+On the processor NumPy and C do the work (`vertizo.core.kernels`), on a card PyTorch and, where it
+is installed, Triton (`card.py`, `fused.py`). `philox.py` specifies the random numbers of a card.
+
+Operations may be added or become faster. What never changes: nothing on a card is read during a
+round, since that would wait for it: a number that a step depends on is a tensor of no dimension
+there; and a seed gives the same numbers with Triton and without, up to a logarithm's last digits.
 """
 
 from __future__ import annotations
@@ -15,26 +18,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Scalar: TypeAlias = "float | Tensor"
-"""A number; of a card, a tensor of no dimension that stays there."""
+"""A number, or on a card a tensor of no dimension, which stays there."""
 
 
 def is_card(device: torch.device) -> bool:
-    """Whether what lives there is a card's: PyTorch works on it, and nobody reads it."""
+    """Whether a device is a card: then PyTorch works on its arrays, and nobody reads them."""
     return device.type != "cpu"
 
 
 def here(array: Tensor, device: torch.device) -> Tensor:
-    """An array on that device; what goes to a card is not waited for."""
+    """Copy an array to a device if it is elsewhere; copies to a card are not waited for."""
     return array.to(device, non_blocking=is_card(device))
 
 
 def rows(table: Tensor, ids: Tensor) -> Tensor:
-    """The rows of those IDs, int64 [batch], where the table is: [batch, ...]."""
+    """Rows of a table by their IDs, int64 [batch], on the table's device: [batch, ...]."""
     if table.is_cpu:
         return torch.from_numpy(table.numpy().take(ids.numpy(), 0))
     return table.index_select(0, here(ids, table.device))
 
 
 def scalars(values: Tensor) -> list[Scalar]:
-    """The numbers of a vector [K]; those of a card stay there."""
+    """The numbers of a vector [K] as a list; those on a card stay there, as tensors."""
     return values.tolist() if values.is_cpu else list(values.unbind())

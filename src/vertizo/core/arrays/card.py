@@ -1,8 +1,8 @@
-"""Numbers of a seed on the device that the seed is on; nothing is ever read back from it.
+"""Random numbers and table updates on the device of the arrays; nothing is ever read back.
 
-Plain PyTorch, which runs on the processor's tensors as well; on a card by Triton's passes where it
-is installed (`vertizo.core.arrays.fused`). Both draw what `vertizo.core.arrays.philox` specifies,
-up to the last digits of a logarithm.
+This is plain PyTorch, which runs on the processor's tensors as well; on a card Triton draws in one
+pass where it is installed (`vertizo.core.arrays.fused`). Both draw what
+`vertizo.core.arrays.philox` specifies, up to the last digits of a logarithm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @cache
 def _triton() -> ModuleType | None:
-    """The fused passes, where Triton is installed."""
+    """The module of fused passes; None where Triton is not installed."""
     try:
         return import_module("vertizo.core.arrays.fused")
     except ImportError:
@@ -34,12 +34,12 @@ def _fused(seed: Tensor) -> ModuleType | None:
 
 
 def put_rows(table: Tensor, ids: Tensor, rows: Tensor, start: int) -> None:
-    """Replace columns of some rows from column ``start`` on: ids [batch], rows [batch, columns]."""
+    """Overwrite rows ``ids`` [batch] from column ``start`` on by ``rows`` [batch, columns]."""
     table.narrow(1, start, rows.shape[1]).index_copy_(0, ids, rows.to(table.dtype))
 
 
 def ages(stamps: Tensor, ids: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
-    """How long ago those rows' entries were stamped: the sum over all, and the largest, int64.
+    """Sum and maximum, int64, of the ages ``now − stamp`` of all entries in the rows ``ids``.
 
     ``stamps`` are int32 [records, clients], ``now`` is of no dimension.
     """
@@ -48,7 +48,7 @@ def ages(stamps: Tensor, ids: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def number(value: float | Tensor, device: torch.device) -> Tensor:
-    """A number as a float32 tensor of no dimension on that device, without a wait."""
+    """Make a float32 tensor of no dimension on that device, without waiting for it."""
     if isinstance(value, torch.Tensor):
         return value.to(device, torch.float32)
     return torch.full((), value, dtype=torch.float32, device=device)
@@ -59,7 +59,7 @@ def add_drawn(vector: Tensor, kind: Kind, seed: Tensor, factor: float | Tensor) 
 
     Args:
         vector: [d], contiguous, of any floating-point type.
-        kind: of the numbers.
+        kind: distribution of the numbers.
         seed: int64 of no dimension, on the same device.
         factor: a number, or a tensor of no dimension.
     """
@@ -74,7 +74,7 @@ def add_drawn(vector: Tensor, kind: Kind, seed: Tensor, factor: float | Tensor) 
 
 
 def drawn(kind: Kind, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
-    """The numbers of the seed from that chunk on, float32 [size]."""
+    """Draw numbers of the seed from number ``chunk · CHUNK`` on, float32 [size]."""
     if not chunk and (fused := _fused(seed)) is not None:
         out = torch.empty(size, dtype=torch.float32, device=seed.device)
         fused.fill(out, kind, seed, number(1.0, seed.device))
@@ -83,7 +83,7 @@ def drawn(kind: Kind, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
 
 
 def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
-    """``‖u‖²`` of the first numbers of the seed, float32 of no dimension."""
+    """``‖u‖²`` of the first ``size`` numbers of the seed, float32 of no dimension."""
     if (fused := _fused(seed)) is not None:
         found: Tensor = fused.squares(kind, seed, size)
         return found

@@ -1,7 +1,7 @@
-"""The numbers of `vertizo.core.arrays.philox` on a card, each use of them one pass (Triton).
+"""Triton kernels that draw the numbers of `vertizo.core.arrays.philox` and use them in one pass.
 
 Imported where a card and Triton are there. A vector of d numbers is read and written once; the
-numbers themselves never reach memory.
+random numbers themselves never reach memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vertizo.core.arrays.philox import CHUNK, LANE, Kind
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _four(seed, chunk, signs: tl.constexpr, lane_size: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The four lanes of a chunk."""
+    """Draw the four lanes of a chunk, float32 [lane_size] each."""
     a, b, c, d = tl.randint4x(tl.load(seed), chunk * lane_size + tl.arange(0, lane_size))
     a = a.to(tl.uint32, bitcast=True)
     b = b.to(tl.uint32, bitcast=True)
@@ -82,7 +82,7 @@ def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor) -> None:
 
 
 def fill(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor) -> None:
-    """``vector ← factor · u``; as `add`."""
+    """``vector ← factor · u``, in place; arguments as of `add`."""
     size = vector.numel()
     _add[_count(size)](vector, seed, factor, size, kind == "signs", True, LANE)
 

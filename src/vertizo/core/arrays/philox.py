@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Kind = Literal["normals", "signs"]
 
 LANE = 1024
-"""Counters of a chunk."""
+"""Counters of a chunk, and numbers of each of its four lanes."""
 CHUNK = 4 * LANE
 """Numbers of a chunk."""
 AT_ONCE = 2**20
-"""Numbers that are drawn at a time: each takes 40 bytes while it is."""
+"""Numbers that are drawn at a time; drawing takes 40 bytes for each."""
 
 _WORD = 2**32 - 1
 _FACTORS = 0xD2511F53, 0xCD9E8D57
@@ -57,9 +57,9 @@ def words(seed: Tensor, counters: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def chunks(kind: Kind, seed: Tensor, first: int, count: int) -> Tensor:
-    """The numbers of ``count`` chunks from number ``first`` on, float32 [count · CHUNK].
+    """Draw ``count`` chunks of numbers, beginning with chunk ``first``, float32 [count · CHUNK].
 
-    Normal numbers are Box-Muller's of 24 bits each; the largest is 5.9.
+    Normal numbers are made by Box-Muller of 24 bits each; the largest is 5.9.
     """
     start = first * LANE
     counters = torch.arange(start, start + count * LANE, device=seed.device)
@@ -69,12 +69,12 @@ def chunks(kind: Kind, seed: Tensor, first: int, count: int) -> Tensor:
 
 
 def _signs(found: tuple[Tensor, ...]) -> list[Tensor]:
-    """By the highest bit of each word."""
+    """Signs by the highest bit of each word: 1 where it is set, else −1."""
     return [(word >> 31).to(torch.float32) * 2 - 1 for word in found]
 
 
 def _normals(found: tuple[Tensor, ...]) -> list[Tensor]:
-    """Two pairs of independent ones, by the upper 24 bits of each word."""
+    """Two pairs of independent normal numbers by Box-Muller, of the upper 24 bits of each word."""
     uniform = [(word >> 8).to(torch.float32) * 2.0**-24 + 2.0**-25 for word in found]
     lanes = []
     for length, turn in (uniform[:2], uniform[2:]):

@@ -1,8 +1,12 @@
-"""Loops and small products: compiled where the package was installed with a compiler.
+"""Compiled loops and small products, which replace many calls of NumPy and PyTorch in a round.
 
-In a round of training a call of NumPy or PyTorch costs more than what it computes for a batch of
-64. These are what a round makes many of, each in one pass. `plain` (NumPy) and `plain_products`
-(PyTorch) specify and document them, and stand in where nothing was compiled. Nobody chooses.
+For a batch of 64 such a call costs more than what it computes; each function here makes one pass.
+`plain.py` (NumPy) and `plain_products.py` (PyTorch) specify and document them, and stand in where
+the package was installed without a C compiler; nobody chooses.
+
+A kernel is added with its plain twin and a line below. What never changes: a function does what its
+twin does, to the rounding that tests allow; it refuses arrays that do not fit and writes nothing
+outside them; and no digit of a row depends on the rows beside it or on the number of threads.
 """
 
 from __future__ import annotations
@@ -30,9 +34,9 @@ COMPILED = None not in _TWINS.values()
 
 
 def _fastest(twin: Function) -> Function:
-    """The compiled function of that name, which does the same; the plain one where there is none.
+    """The compiled function of that name, or its plain twin where nothing was compiled.
 
-    Typed as its twin, so that calls are checked against the twin's signature.
+    It is typed as its twin, so that calls are checked against the twin's signature.
     """
     compiled = _TWINS[twin.__module__]
     return twin if compiled is None else getattr(compiled, twin.__name__)
@@ -70,7 +74,7 @@ raised = _fastest(plain_products.raised)
 
 
 def notes() -> tuple[str, ...]:
-    """What people should know: nothing, where everything is compiled."""
+    """Notes for users: a line where compiled functions are missing."""
     if COMPILED:
         return ()
     return (

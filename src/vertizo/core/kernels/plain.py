@@ -1,4 +1,4 @@
-"""What the compiled loops do, in NumPy: used where there was no compiler, and held to it by tests.
+"""The loops in NumPy: they specify the compiled ones, and stand in where nothing was compiled.
 
 Arrays are C-contiguous: ``numbers`` float32, IDs and labels int64, rounds and places int32. An ID
 that is not below ``records``, the number of rows, is a ValueError. Random
@@ -16,23 +16,23 @@ Numbers = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 SOME = 1 << 14
-"""Numbers that are drawn at a time; whole words."""
+"""Numbers that are drawn at a time; they use up whole words."""
 
 
 def start(state: Words, seed: int) -> None:
-    """The state of a generator of that 64-bit seed, which drew nothing yet; uint64 [4]."""
+    """Set ``state``, uint64 [4], to that of a new generator with a 64-bit seed."""
     state[:] = seed, seed, seed, 1
     _draw(state, 12)
 
 
 def normals(state: Words, out: Numbers, values: Numbers) -> None:
-    """Fill with ``values`` [65536] by sixteen random bits each, from whole words."""
+    """Fill ``out``: 16 random bits each choose one of ``values`` [65536]; four use up a word."""
     words = _draw(state, -(-out.size // 4))
     out[...] = values.take(words.view(np.uint16)[: out.size])
 
 
 def signs(state: Words, out: Numbers, eights: Numbers) -> None:
-    """Fill with the ``eights`` [256, 8] of random bytes, from whole words."""
+    """Fill ``out``: each random byte chooses a row of ``eights`` [256, 8]; 64 use up a word."""
     words = _draw(state, -(-out.size // 64))
     out[...] = eights.take(words.view(np.uint8), 0).reshape(-1)[: out.size]
 
@@ -57,7 +57,7 @@ def descend(
 
 
 def add_normals(state: Words, vector: Numbers, values: Numbers, factor: float) -> None:
-    """`add` of what `normals` would give, some at a time."""
+    """`add` the numbers that `normals` would give, `SOME` at a time."""
     for part in _parts(vector):
         drawn = np.empty(part.size, np.float32)
         normals(state, drawn, values)
@@ -65,7 +65,7 @@ def add_normals(state: Words, vector: Numbers, values: Numbers, factor: float) -
 
 
 def add_signs(state: Words, vector: Numbers, eights: Numbers, factor: float) -> None:
-    """`add` of what `signs` would give, some at a time."""
+    """`add` the numbers that `signs` would give, `SOME` at a time."""
     for part in _parts(vector):
         drawn = np.empty(part.size, np.float32)
         signs(state, drawn, eights)
@@ -73,12 +73,12 @@ def add_signs(state: Words, vector: Numbers, eights: Numbers, factor: float) -> 
 
 
 def squares(numbers: Numbers) -> float:
-    """The sum of their squares, of `SOME` at a time in float64."""
+    """The sum of the squares; sums over `SOME` numbers are added in float64."""
     return float(sum(float(np.dot(part, part)) for part in _parts(numbers)))
 
 
 def normal_squares(state: Words, count: int, values: Numbers) -> float:
-    """`squares` of so many of what `normals` would give."""
+    """`squares` of the first ``count`` numbers that `normals` would give."""
     total = 0.0
     for start in range(0, count, SOME):
         drawn = np.empty(min(SOME, count - start), np.float32)
@@ -102,7 +102,7 @@ def _draw(state: Words, count: int) -> Words:
 
 
 def gather(out: NDArray[np.generic], rows: NDArray[np.generic], ids: Ids, records: int) -> None:
-    """``out[i] = rows[ids[i]]``; both of one type, ``records`` rows."""
+    """``out[i] = rows[ids[i]]``; both of one type, ``rows`` having ``records`` rows."""
     _check(ids, records)
     rows.take(ids, 0, out=out, mode="clip")
 
@@ -123,22 +123,22 @@ def stamp(rounds: NDArray[np.int32], ids: Ids, records: int, column: int, round_
 
 
 def apart(out: Numbers, points: Numbers, rows: Numbers, column: int) -> None:
-    """How far points [points, rows, width] are from the columns of ``rows`` from ``column`` on."""
+    """``out = points − rows[:, column:]``, for points [points, rows, width] and width columns."""
     np.subtract(points, rows[:, column : column + points.shape[2]], out=out)
 
 
 def highest(ids: Ids) -> int:
-    """The largest, 0 where there is none."""
+    """The largest ID; 0 where there is none."""
     return int(np.maximum.reduce(ids, initial=0))
 
 
 def checksum(content: bytes, start: int) -> int:
-    """CRC-32 of ``content`` after what has the checksum ``start`` < 2³²: that of `zlib.crc32`."""
+    """CRC-32 of ``content``, continued from ``start`` < 2³², as `zlib.crc32` computes it."""
     return zlib.crc32(content, start)
 
 
 def distinct(places: NDArray[np.int32], ids: Ids) -> bool:
-    """Whether no ID comes twice; ``places`` has a place for each there can be."""
+    """Whether no ID comes twice; ``places`` [records] is scratch, and is overwritten."""
     _check(ids, places.size)
     order = np.arange(ids.size, dtype=np.int32)
     places[ids] = order
@@ -146,14 +146,14 @@ def distinct(places: NDArray[np.int32], ids: Ids) -> bool:
 
 
 def ages(rounds: NDArray[np.int32], ids: Ids, records: int) -> tuple[int, int]:
-    """Sum and least of the rows ``ids`` of ``rounds`` [records, columns]."""
+    """Sum and minimum of all entries in the rows ``ids`` of ``rounds`` [records, columns]."""
     _check(ids, records)
     found = rounds.take(ids, 0)
     return int(np.add.reduce(found, None, np.int64)), int(np.minimum.reduce(found, None))
 
 
 def bounded(values: Numbers, bound: float) -> bool:
-    """Whether all are at most ``bound`` in absolute value; the bound is rounded as they are."""
+    """Whether all values are at most ``bound``, rounded to float32, in absolute value."""
     if not values.size:
         return True
     most = np.float32(bound)
@@ -168,12 +168,12 @@ def softmax(
     logits: Numbers,
     labels: Ids,
 ) -> None:
-    """Cross-entropies of logits [rows, classes], and what their slopes are made of.
+    """Cross-entropies of logits [rows, classes], and the terms of their gradients.
 
-    Labels [records] repeat, rows being a multiple of them. Written are ``parts`` [rows, classes],
-    the exponentials of the logits less each row's largest; ``totals`` [rows], their sums;
-    ``losses`` [rows], ``log totals − (logit of the label − the row's largest)``; ``likeliest``
-    [rows], the class of the largest: NaN counts as the largest, and of equals the first does.
+    Labels [records] repeat over the rows, which are a multiple of them. Written are ``parts``
+    [rows, classes], the exponentials of the logits less each row's largest; ``totals`` [rows],
+    their sums; ``losses`` [rows], ``log totals − (logit of the label − the row's largest)``;
+    ``likeliest`` [rows], the class of the largest (NaN counts as it, of equals the first).
     """
     turned = np.ascontiguousarray(logits.T)  # over records ten times faster than over ten classes
     rows = totals.size
@@ -190,7 +190,7 @@ def softmax(
 def slopes(
     out: Numbers, parts: Numbers, totals: Numbers, labels: Ids, first: int, weight: float
 ) -> None:
-    """``out`` becomes ``weight · (softmax − one-hot)`` of the records' rows from ``first`` on,
+    """Gradients ``out = weight · (softmax − one-hot)`` of the records' rows from ``first`` on,
     [records, classes]; parts, totals and labels are those of `softmax`."""
     rows, scale = slice(first, first + labels.size), np.float32(weight)
     with np.errstate(all="ignore"):
@@ -199,8 +199,8 @@ def slopes(
 
 
 def right(likeliest: NDArray[np.int32], labels: Ids, first: int, stop: int) -> int:
-    """How many rows from ``first`` to ``stop``, multiples of records, have their label as the
-    likeliest class; labels [records] repeat over the rows."""
+    """Count the rows from ``first`` to ``stop`` whose likeliest class is their label; labels
+    [records] repeat over the rows, and both bounds are multiples of records."""
     return int(np.count_nonzero(likeliest[first:stop].reshape(-1, labels.size) == labels))
 
 

@@ -1,4 +1,4 @@
-"""What the compiled products do, by PyTorch: for large layers, without a compiler, and in tests.
+"""The products by PyTorch: they specify the compiled ones, and stand in for them.
 
 Arrays are float32 and C-contiguous. A layer's weights [outputs, inputs], row by row, and its bias
 behind them begin at ``first`` of a flat vector of parameters [d]; its numbers of inputs and outputs
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float32]
 LINE = 64
-"""Bytes of a line of the cache."""
+"""Bytes of a cache line."""
 COPIED = 1 << 22
-"""Bytes of the largest array that is."""
+"""Bytes of the largest array that is copied to begin at a cache line."""
 
 
 def affine(
@@ -46,10 +46,10 @@ def along(
     relu: int,
     threads: int,
 ) -> None:
-    """The same at ``w + step · u`` for every step.
+    """`affine` at ``w + step · u`` for every step.
 
-    Where inputs are the same at all, two products serve them: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``,
-    which is also more precise than shifting W would be.
+    Where all points have the same inputs, two products do: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``, which
+    is also more precise than shifting W would be.
 
     ``out`` is [points, rows, outputs], ``steps`` [points]; ``flat`` and ``direction`` are w and u,
     [d or more]. ``x`` is [rows, inputs]; or each point's own, [points, rows, inputs]; or, where
@@ -85,8 +85,8 @@ def moved(
     relu: int,
     threads: int,
 ) -> None:
-    """A layer at inputs [rows, inputs] of which the columns from ``start`` on are moved by shifts
-    [points, rows, columns], and last at those that are not: [points + 1, rows, outputs]."""
+    """A layer at inputs [rows, inputs] whose columns from ``start`` on are moved by ``shifts``
+    [points, rows, columns], and last at the inputs unmoved: [points + 1, rows, outputs]."""
     common = np.empty(out.shape[1:], np.float32)
     affine(common, x, flat, first, bias, 0, threads)
     raised(out[:-1], shifts, common, flat, first, start, x.shape[-1], relu, threads)
@@ -104,8 +104,8 @@ def raised(
     relu: int,
     threads: int,
 ) -> None:
-    """`moved` without the last: ``common + shift W'ᵀ``, where ``common`` are the outputs without
-    shifts, before a ReLU, [rows, outputs]; ``inputs`` are the layer's."""
+    """`moved` without the last point, from ``common``, the outputs of the unmoved inputs before a
+    ReLU [rows, outputs]: ``common + shift W'ᵀ``; ``inputs`` is the layer's number of them."""
     outputs, columns = out.shape[-1], shifts.shape[-1]
     if start < 0 or start + columns > inputs:
         raise ValueError("arrays that do not fit each other")
@@ -139,8 +139,8 @@ def back(
 def outer(
     flat: Numbers, gradient: Numbers, x: Numbers, first: int, bias: int, threads: int
 ) -> None:
-    """The gradient of a layer's weights, ``gᵀ x``, and of its bias, in their places of ``flat``,
-    a gradient of all parameters [d], of which the rest is left as it is."""
+    """Write the gradient of a layer's weights, ``gᵀ x``, and of its bias into their places of
+    ``flat``, a gradient of all parameters [d], whose other entries stay as they are."""
     _layer(flat, first, gradient, x, bias)  # it fits
     outputs, inputs = gradient.shape[-1], x.shape[-1]
     stop = first + outputs * inputs
@@ -150,14 +150,14 @@ def outer(
 
 
 def lanes(most: int = 16) -> int:
-    """Numbers that one instruction works on, at most so many from now on; here nobody knows."""
+    """Limit the numbers that one instruction works on and return how many it does; here 0."""
     return 0
 
 
 def _layer(
     flat: Numbers, first: int, out: Numbers, x: Numbers, bias: int
 ) -> tuple[Tensor, Tensor | None]:
-    """W [outputs, inputs] and b [outputs] in a flat vector."""
+    """W [outputs, inputs] and b [outputs] from a flat vector, as `_tensor` gives them."""
     outputs, inputs = out.shape[-1], x.shape[-1]
     stop = first + outputs * inputs
     if flat.ndim != 1 or first < 0 or stop + outputs * bool(bias) > flat.size:
@@ -180,9 +180,9 @@ def _put(out: Numbers, result: Tensor, relu: int) -> None:
 
 
 def _tensor(array: Numbers) -> Tensor:
-    """The array where a line of the cache begins: the last digits of products depend on it.
+    """The array as a tensor that begins at a cache line, on which last digits of products depend.
 
-    A large one is not copied for them.
+    An array above `COPIED` bytes is not copied for that.
     """
     tensor = torch.from_numpy(array)
     if tensor.data_ptr() % LINE == 0 or array.nbytes > COPIED:
