@@ -1,4 +1,4 @@
-"""Models by name: what can be configured. `vertizo.run.build.models` makes them.
+"""Options of the models that a configuration can name; `vertizo.run.build.models` builds them.
 
 The first line of each option's docstring is what `vertizo list models` shows.
 """
@@ -154,7 +154,7 @@ class _EncoderConfig(Options):
     """Largest number of tokens of a text. Default of random: 512."""
 
     def sizes(self) -> dict[str, Any]:
-        """What is set of the sizes."""
+        """The sizes that are set, by name."""
         sizes = self.model_dump(include=set(_EncoderConfig.model_fields) - {"checkpoint"})
         return {name: value for name, value in sizes.items() if value is not None}
 
@@ -169,7 +169,7 @@ class _EncoderConfig(Options):
         return self
 
     def spec(self) -> Spec:
-        """The encoder that is meant."""
+        """The encoder's checkpoint and sizes."""
         from vertizo.models.text import Spec
 
         return Spec(self.checkpoint, **self.sizes())
@@ -324,7 +324,7 @@ class OwnModel(Chosen):
 
 
 Normed = (ResnetConfig, ResnetStemConfig, ResnetRestConfig)
-"""Whose normalisation can be chosen."""
+"""Options with a ``norm`` key, which chooses the normalisation layers."""
 
 
 def _models(*options: type[Options]) -> Registry[type[Options]]:

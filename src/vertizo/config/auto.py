@@ -1,16 +1,16 @@
-"""``method: auto``: the configurations that are tried, and what is taken under an ε.
+"""``method: auto``: the candidate configurations that are tried, and the one used under an ε.
 
 Everything here follows from public facts: the kind of data and the number of records. Which of the
 `candidates` predicts best is found by trials (`vertizo.run.auto`).
 
 =============  =====================================================================================
 network        split learning; each party of a table has a `TabularNet`, stopped on validation
-linear         split learning of linear parts, which few records are better told by
-vafl, split    both first-order methods with their defaults, for what is no table
+linear         split learning of linear parts, which are better for few records
+vafl, split    both first-order methods with their defaults, for data other than tables
 dpzv           the zeroth-order default, for all kinds of data
 =============  =====================================================================================
 
-A key that was given stays in every candidate; one that it does not fit is left out.
+A key that was given stays in every candidate; a candidate that it does not fit is left out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FEW = 1000
 it trains on all of them for a number of epochs that is known beforehand."""
 ADAM: Tree = {"algorithm": "adam", "learning_rate": 2e-3, "weight_decay": 1e-2}
 ROUNDS = 600
-"""Batches of 32 in which linear parts have settled."""
+"""Batches of 32 after which linear parts have converged."""
 LARGE = 5000
-"""Records from which on batches are of 256."""
+"""Records from which on a batch has 256."""
 
 
 def is_open(tree: Mapping[str, Any]) -> bool:
@@ -58,16 +58,16 @@ def is_open(tree: Mapping[str, Any]) -> bool:
 
 
 def is_table(tree: Mapping[str, Any]) -> bool:
-    """Whether its parties hold columns."""
+    """Whether the configured data set is a table, whose parties hold columns."""
     data = tree.get("data")
     return isinstance(data, Mapping) and data.get("name") in TABLES
 
 
 def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
-    """Configurations to try, by name, for so many records of training and validation.
+    """Configurations to try, by name.
 
-    ``tree`` is what was given. Without ``records`` as for many. With an ε there is one, until
-    what `vertizo privacy plan` advises is known (`advised`).
+    ``tree`` is what was given; ``records`` counts those of training and validation, None standing
+    for many. With an ε there is one candidate, until the plan's advice is known (`advised`).
     """
     plain = {"dpzv": {"method": {"name": "dpzv"}}}
     if tree.get("privacy"):
@@ -99,7 +99,7 @@ def candidates(tree: Tree, records: int | None = None) -> dict[str, Tree]:
 
 
 def advised(tree: Tree, way: str) -> Tree:
-    """A configuration that spends its ε in that way (`vertizo.privacy.mechanism_advice`)."""
+    """The configuration for an advised ``way`` to spend ε (`vertizo.privacy.mechanism_advice`)."""
     holds = bool(tree.get("data", {}).get("label_holder"))
     mechanism = {"teacher": "teacher", "response": "randomised-response"}.get(way)
     if mechanism is not None:
@@ -121,6 +121,6 @@ def _of_table(model: Tree, encoder: Tree, hidden: list[int]) -> Tree:
 
 
 def _with(own: Tree, given: Tree) -> Tree:
-    """A candidate's tree with all that was given in place of its own, but for the method."""
+    """A candidate's tree, whose keys give way to all that were given except the method."""
     rest = {key: value for key, value in given.items() if key not in ("method", "data")}
     return {**merge(own, rest), "data": {**own.get("data", {}), **given.get("data", {})}}

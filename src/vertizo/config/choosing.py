@@ -1,4 +1,4 @@
-"""Configurations whose method is still to be chosen (``method: auto``), and how they are read."""
+"""Loading of configurations that may leave the method to be chosen (``method: auto``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vertizo.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Open:
-    """What was given beside ``method: auto``; errors name the source, or a variable's setting."""
+    """A configuration with ``method: auto``; errors name ``source``, or the setting at fault."""
 
     given: Tree
     source: str = "configuration"
@@ -26,14 +26,15 @@ class Open:
 
     @property
     def epsilon(self) -> float | None:
-        """The ε to keep; None where there is to be none."""
+        """The ε to keep; None where none is asked for."""
         privacy = self.given.get("privacy") or {}
         return None if privacy.get("epsilon") is None else self.first().privacy.epsilon
 
     def candidates(self, records: int | None = None) -> dict[str, ExperimentConfig]:
-        """Every complete configuration that may be chosen, for so many records (None: many).
+        """Complete configurations that may be chosen, by name, for so many records (None: many).
 
-        ConfigError where what was given fits none of them, as it says of the first.
+        Raises:
+            ConfigError: the given keys fit no candidate; the error is that of the first.
         """
         found, refused = {}, None
         for name, tree in auto.candidates(self.given, records).items():
@@ -46,20 +47,24 @@ class Open:
         return found
 
     def first(self, records: int | None = None) -> ExperimentConfig:
-        """The first of them: what stands for the choice until there is data."""
+        """The first candidate, which stands for the choice until there is data."""
         return next(iter(self.candidates(records).values()))
 
     def parsed(self, tree: Tree) -> ExperimentConfig:
-        """A candidate's tree; ConfigError as of `vertizo.config.schema.parse`."""
+        """Parse a candidate's tree; ConfigError as of `vertizo.config.schema.parse`."""
         return schema.parse(tree, self.source, self.settings)
 
 
 Source = Path | str | Mapping[str, Any] | ExperimentConfig | Open | None
-"""What people have a configuration in."""
+"""The forms in which a caller may give a configuration."""
 
 
 def source_of(given: Source) -> Path | Tree | None:
-    """What to read: a file, a tree of nested mappings, or None for the defaults."""
+    """Turn any `Source` into a file, a tree of nested mappings, or None for the defaults.
+
+    Raises:
+        ConfigError: it is something else.
+    """
     match given:
         case ExperimentConfig():
             return _shortest(given)
@@ -79,9 +84,9 @@ def source_of(given: Source) -> Path | Tree | None:
 
 
 def _shortest(config: ExperimentConfig) -> Tree:
-    """A tree that makes the same configuration, without what its method fills in by itself.
+    """A tree that makes the same configuration, without the keys that its method fills in.
 
-    So that another method can fill in its own.
+    Another method can then fill in its own.
     """
     tree = whole = config.model_dump(mode="json", exclude_unset=True)
     for section in [key for key, value in whole.items() if isinstance(value, dict)]:
@@ -96,12 +101,12 @@ def _shortest(config: ExperimentConfig) -> Tree:
 
 
 def load(path: Path | Tree | None, overrides: Sequence[str] = ()) -> ExperimentConfig | Open:
-    """As `vertizo.config.schema.load`, with ``method: auto`` as well."""
+    """Load a configuration as `vertizo.config.schema.load` does; `Open` for ``method: auto``."""
     return parse(*schema.read(path, overrides), overrides)
 
 
 def seeded(path: Path | Tree | None, overrides: Sequence[str] = ()) -> ExperimentConfig | Open:
-    """The same with seed 0 where it has none, so that it is resumed where it was stopped."""
+    """`load`, with seed 0 set where none is, so that a stopped run can be resumed."""
     loaded = load(path, overrides)
     first = loaded.first() if isinstance(loaded, Open) else loaded
     return loaded if "seed" in first.model_fields_set else load(path, [*overrides, "seed=0"])
@@ -110,7 +115,7 @@ def seeded(path: Path | Tree | None, overrides: Sequence[str] = ()) -> Experimen
 def parse(
     tree: Mapping[str, Any], source: str = "configuration", settings: Sequence[str] = ()
 ) -> ExperimentConfig | Open:
-    """As `vertizo.config.schema.parse`, with ``method: auto`` as well."""
+    """Parse a tree as `vertizo.config.schema.parse` does; `Open` for ``method: auto``."""
     if not auto.is_open(tree):
         return schema.parse(tree, source, settings)
     found = Open(dict(tree), source, settings)

@@ -39,5 +39,5 @@ class ClientConfig(Options):
 
     @property
     def every_model(self) -> tuple[kinds.ClientModelConfig, ...]:
-        """All that some party may have."""
+        """All models that some client may have."""
         return self.model, *self.models.values()

@@ -1,4 +1,4 @@
-"""When training ends before its epochs are over."""
+"""The ``early_stopping`` section of a configuration: when training ends before its epochs do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from vertizo.core.options import Options
 
 UNPROTECTED = ("none", "embedding-noise")
-"""Mechanisms beside which labels are open anyway."""
+"""Mechanisms that protect no labels, so that early stopping may be used beside them."""
 
 
 class EarlyStopping(Options):
@@ -32,7 +32,7 @@ class EarlyStopping(Options):
 
 
 def check_early_stopping(config: Any) -> None:
-    """Refuse what would reveal labels that are to be private, or never happen.
+    """Refuse early stopping that would reveal private labels, or could never happen.
 
     Raises:
         ValueError: names the key, its value and what would be right.

@@ -1,4 +1,4 @@
-"""Keys of a configuration in variables of the environment: ``VERTIZO_SET__METHOD__NAME=dpzv``."""
+"""Configuration keys from environment variables: ``VERTIZO_SET__METHOD__NAME=dpzv``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Variable(str):
 
     @classmethod
     def of(cls, name: str, value: str) -> Self:
-        """The setting that a variable means; ConfigError where it names no key."""
+        """Make the setting of a variable; ConfigError where its name is that of no key."""
         words = name.removeprefix(PREFIX).lower().split("__")
         if not name.startswith(PREFIX) or not all(words):
             raise ConfigError(
@@ -29,7 +29,11 @@ class Variable(str):
 
 
 def settings_of(environment: Mapping[str, str]) -> list[str]:
-    """The settings of all variables, for those of ``--set`` to follow; ConfigError names one."""
+    """The settings of all variables, to be put before those of ``--set``.
+
+    Raises:
+        ConfigError: a variable names no key, or two set the same one.
+    """
     marks = sorted(name for name in environment if name.startswith(PREFIX.removesuffix("_")))
     found: dict[str, Variable] = {}
     for name in marks:
@@ -42,12 +46,12 @@ def settings_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def source_of(setting: str) -> str:
-    """Where somebody wrote a setting."""
+    """What errors call the source of a setting: its variable, or ``--set`` and the setting."""
     return setting.name if isinstance(setting, Variable) else f"--set {setting}"
 
 
 def set_by(path: Sequence[str], settings: Sequence[str]) -> str | None:
-    """Where the last word was said about a key, or about a section it is in; None: in a file."""
+    """The source of the last setting of a key, or of a section around it; None if there is none."""
     for setting in reversed(settings):
         keys = setting.partition("=")[0].split(".")
         if list(path[: len(keys)]) == keys:

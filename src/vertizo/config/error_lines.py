@@ -1,4 +1,4 @@
-"""Options as people write them: YAML, ``key=value``, and one line for what is wrong."""
+"""Reading and writing of YAML, ``key=value`` settings, and error lines for invalid ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, q
 
 Tree = dict[str, Any]
 TABLES = (".csv", ".gz", ".xlsx", ".parquet")
-"""How names of tables end, which are no configurations."""
+"""Endings of files that are tables, not configurations."""
 SHORT = {
     "lr": "learning_rate",
     "eps": "epsilon",
@@ -30,7 +30,7 @@ SHORT = {
     "file": "path",
     "optimiser": "optimizer",
 }
-"""What keys are called elsewhere."""
+"""Names that other programs use → the keys here."""
 EXPECTED = {
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "a boolean: true or false"),
@@ -41,11 +41,11 @@ EXPECTED = {
     "no_number": "a number, not true or false",
     "finite_number": "a finite number",
 }
-"""pydantic's kind of error → what a person is told to write."""
+"""Pydantic's type of error → the value that the error line asks for."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without surprises: no key twice, 1e-3 is a number, 010 and 1:30 are none."""
+    """Strict YAML: a key may not occur twice, 1e-3 is a number, 010 and 1:30 are texts."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
@@ -64,7 +64,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
 
 
 def _number(text: str) -> float | None:
-    """The number that YAML 1.1 does not always see, as in 1e-3."""
+    """Parse a number that YAML 1.1 reads as text, such as 1e-3; None for other texts."""
     with suppress(ValueError):
         return float(text) if text[:1] in "+-.0123456789" else None
     return None
@@ -77,7 +77,7 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
 
 
 def _decimal(loader: _Loader, node: yaml.ScalarNode) -> Any:
-    """010 is a code and 1:30 a time: neither is the number that YAML 1.1 sees."""
+    """Read a number, but 010 (a code) and 1:30 (a time) as texts, which YAML 1.1 does not."""
     text = str(loader.construct_scalar(node))
     if ":" in text or re.fullmatch(r"[-+]?0[0-9_]+", text):
         return text
@@ -96,10 +96,9 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _scalar)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back as it was: text that looks like a number in quotes.
+    """A writer of YAML that `_Loader` reads back unchanged: texts like numbers are quoted.
 
-    Line ends that YAML knows beside the usual ones would be read as spaces; in double quotes they
-    are escaped.
+    The rarer line ends of YAML would be read back as spaces; in double quotes they are escaped.
     """
 
 
@@ -114,7 +113,7 @@ _Dumper.add_representer(str, _text)
 
 
 class _InLines(_Dumper):
-    """Writes each list in a line, if it is short."""
+    """A `_Dumper` that writes each short list in one line."""
 
 
 _InLines.add_representer(
@@ -123,21 +122,21 @@ _InLines.add_representer(
 
 
 def write_yaml(tree: Tree, *, in_lines: bool = False) -> str:
-    """The text that `read_yaml` reads; ``in_lines`` is for people, who like short lists."""
+    """Write a tree as YAML that `read_yaml` reads; ``in_lines`` puts short lists in one line."""
     dumper = _InLines if in_lines else _Dumper
     return yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True)
 
 
 def parse_yaml(text: str) -> Any:
-    """What a text holds; YAMLError or ValueError where it is no YAML."""
+    """Parse a YAML text; YAMLError or ValueError where it is none."""
     return yaml.load(text, _Loader)
 
 
 def read_yaml(path: Path) -> Tree:
-    """The keys and values of a file.
+    """Read the keys and values of a YAML file.
 
     Raises:
-        ConfigError: names the file, and the line where there is one.
+        ConfigError: one line that names the file, and the line in it where known.
     """
     if path.suffix.lower() in TABLES and path.is_file():
         raise ConfigError(
@@ -179,10 +178,10 @@ def read_yaml(path: Path) -> Tree:
 
 
 def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
-    """Put ``key=value`` settings in their places; choices first, then their own keys.
+    """Apply ``key=value`` settings to a tree: keys that choose an option first, then all others.
 
     Raises:
-        ConfigError: a setting that is not of that form.
+        ConfigError: a setting is not of that form.
     """
     parsed = [_setting(setting) for setting in settings]
     for keys, value in sorted(parsed, key=lambda setting: setting[0][-1] not in TAGS):
@@ -200,7 +199,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
 
 
 def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None:
-    """Put a value in its place; another choice of option leaves the first one's keys behind."""
+    """Set a value in a tree; a new choice of option drops the keys of the previous one."""
     *parents, last = keys
     node, annotation = tree, None
     default: Any = defaults
@@ -220,7 +219,7 @@ def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None
 def refusal(
     problem: ValidationError, root: type[Options], source: str, settings: Sequence[str]
 ) -> ConfigError:
-    """The first wrong key, under the name of the file, or of the variable that set it."""
+    """The error for the first wrong key; it names the file, or the setting that set the key."""
     error = problem.errors()[0]
     path, *_ = _follow(error["loc"], root)
     places = [path]
@@ -233,14 +232,14 @@ def refusal(
 
 
 def explain(problem: ValidationError, root: type[Options]) -> str:
-    """One line: the first wrong key, its value, what would be right."""
+    """Explain an error in one line: the first wrong key, its value, what would be right."""
     error = problem.errors()[0]
     more = f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else ""
     return " ".join(_line(error, root).split()) + more
 
 
 def mistake(given: Tree, root: type[Options]) -> str | None:
-    """What is wrong about a key or value whatever others are set to; None if nothing is."""
+    """What is wrong with a tree whatever further keys are set to; None if nothing is."""
     try:
         root.model_validate(given)
     except ValidationError as problem:
@@ -290,7 +289,7 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
 
 
 def usual(key: str) -> str:
-    """A key by the name that it has here.
+    """Translate a key's last part from another program's name (`SHORT`).
 
     >>> usual("client.optimizer.lr")
     'client.optimizer.learning_rate'
@@ -300,7 +299,7 @@ def usual(key: str) -> str:
 
 
 def _meant(path: Sequence[str], known: Sequence[str], root: type[Options]) -> str:
-    """What an unknown key may have been: one beside it, or the same one further in."""
+    """The end of an error line about an unknown key: like keys beside it, or it in a section."""
     *above, last = path
     if (named := usual(last)) != last and named in known:
         return question([named])
@@ -314,7 +313,7 @@ def _meant(path: Sequence[str], known: Sequence[str], root: type[Options]) -> st
 
 
 def _places(option: Any, name: str) -> Iterator[str]:
-    """Where in a tree of options a key of that name is."""
+    """All paths in a tree of options that end in that key."""
     for field, info in getattr(option, "model_fields", {}).items():
         if field == name:
             yield field
@@ -323,7 +322,7 @@ def _places(option: Any, name: str) -> Iterator[str]:
 
 
 def right_for(error: ErrorDetails) -> str:
-    """What would be right, after "it must be"."""
+    """The valid values of an error's key, in words to follow "it must be"."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "too_short":
         return f"a list of at least {context['min_length']}"
@@ -331,9 +330,9 @@ def right_for(error: ErrorDetails) -> str:
 
 
 def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[str], list[str], Any]:
-    """The keys that lead to an error, those known beside the last, and what stands there.
+    """The path of keys to an error, the keys known beside the last, and the annotation there.
 
-    pydantic's own location also names the option of a choice, which is no key.
+    Pydantic's own location also has the tag of a chosen option, which is no key.
     """
     path: list[str] = []
     here: Any = root
@@ -356,7 +355,7 @@ def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[st
 
 
 def _in_mapping(annotation: Any) -> Any:
-    """What stands at each key of a mapping; None of anything else."""
+    """The type of a mapping's values; None for other annotations."""
     if get_origin(annotation) is not dict:
         return None
     value = get_args(annotation)[1]

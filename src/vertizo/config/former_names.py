@@ -1,4 +1,4 @@
-"""Names that configurations in the wild still have: read for one version, with a note."""
+"""Former names of keys and values: they are still read for one version, with a note."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ VALUES = {
     "server.update": {"secret-sgd": "poisson-dp-sgd"},
     "codecs.ids": {"known": "implicit"},
 }
-"""Key → former value → what it is called now."""
+"""Key → former value → its name now."""
 KEYS = {"data.without": "exclude_parties"}
-"""Former key → its last part now."""
+"""Former key → the last part of its name now."""
 
 
 def today(key: str, value: Any) -> Any:
-    """A key's value by today's name; a former one is noted on stderr once."""
+    """Translate a key's value to its present name, and note a former one on stderr once."""
     names = VALUES.get(key, {})
     if not isinstance(value, str) or value not in names:
         return value
@@ -26,7 +26,7 @@ def today(key: str, value: Any) -> Any:
 
 
 def replaced(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration's tree with today's names."""
+    """Translate the former names in a configuration's tree; the given one is not changed."""
     tree = dict(given)
     for path in (*VALUES, *KEYS):
         section, _, key = path.partition(".")

@@ -1,6 +1,6 @@
-"""Keys that would do nothing beside the others: they are refused, since who sets one expects more.
+"""Checks that refuse keys which others leave without effect: who sets one expects an effect.
 
-A key at its default says nothing, and is in every file that a run leaves.
+A key at its default is never refused: every file that a run leaves has it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ HEADS: dict[str, tuple[HeadName, ...]] = {
     "huber": ("private", "refit", "auto"),
     "quantile": ("private", "boosting", "refit", "auto"),
 }
-"""The heads that make a loss small."""
+"""Loss → the heads that can be fitted to it."""
 
 
 def heads_of(config: Any) -> tuple[HeadName, ...]:
-    """The heads among which `server.final_head` auto chooses; the server's model is the first.
+    """The heads that `server.final_head` auto chooses from; first the server's model, ``private``.
 
-    Where clients use no label it is not trained.
+    Where clients use no label the server's model is not trained, and is left out.
     """
     out = {"auto"} | ({"private"} if config.is_label_free else set())
     if config.data.has_several_labels:
@@ -132,6 +132,6 @@ def _check_default(config: Any, key: str, why: str) -> None:
 
 
 def any_of(names: Sequence[str]) -> str:
-    """Names as a choice: 'a', 'b' or 'c'."""
+    """Join names to a choice in words: 'a', 'b' or 'c'."""
     *first, last = map(repr, names)
     return f"{', '.join(first)} or {last}"

@@ -1,4 +1,4 @@
-"""How long a simulated client takes, and what gets lost on its way.
+"""Simulated links: how long a client takes, and which messages are lost.
 
 Times are seconds of a virtual clock. A client's round takes a time drawn from its `Delay`, times
 its slowdown if it is a straggler, plus the time its bytes need at the given bandwidth. A message,
@@ -64,7 +64,7 @@ class Trace(Options):
     """The times that were measured, in seconds."""
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
-        """``count`` of the measured times."""
+        """``count`` of the measured times, in seconds."""
         return list(map(float, generator.choice(np.asarray(self.seconds), count)))
 
 
@@ -92,7 +92,7 @@ class Links(Options):
 
 
 def check_activation(config: Any) -> None:
-    """Refuse activation probabilities of an `ExperimentConfig` that are none, or without effect.
+    """Refuse activation probabilities of an `ExperimentConfig` that are invalid or without effect.
 
     Raises:
         ValueError: names the key, its value and what would be right.

@@ -1,7 +1,6 @@
-"""What a configuration leaves out and another of its keys decides: the method's own ways, and what
-a guarantee takes.
+"""Defaults that depend on other keys: the method supplies some for unset keys, a guarantee others.
 
-A tree in, a tree out, before anything is checked; what is given stays.
+`filled` makes a tree of a tree, before anything is validated; given keys are kept.
 """
 
 from __future__ import annotations
@@ -25,40 +24,40 @@ TABLES = (
 TABLE: dict[str, Any] = {"outputs": 16}
 """A client's model for a table: linear."""
 TABLE_UNDER_GUARANTEE: dict[str, Any] = {"outputs": 64, "final_relu": True}
-"""The same where the server must be linear, as one that learns under noise is."""
+"""A client's model for a table where the server is linear, since it learns under noise."""
 
 NARROW = 2
-"""Numbers of an embedding up to which a guarantee leaves the learning to the clients: the server
-has next to nothing to learn from random ones."""
+"""Embedding size up to which the clients learn under a guarantee: of so few random numbers the
+server alone would learn next to nothing."""
 NARROW_TABLE: dict[str, Any] = {"final_relu": False}
-"""A client's model for a table then: a ReLU would make half of its only number zero."""
+"""A client's model for a table with narrow embeddings: a ReLU would zero half of their numbers."""
 PER_RECORD = 3.0
-"""ε from which on they learn it from replies that hide each record's gradient by itself."""
+"""Least ε at which narrow clients learn from replies that noise each record's gradient alone."""
 NARROW_SHARE = 0.5
-"""Of the budget, for the server."""
+"""The server's share of the budget where embeddings are narrow."""
 
 NEWTON: dict[str, Any] = {"learning_rate": 1.0, "momentum": 0.0, "decay": "none"}
 """A client's optimiser where replies are steps."""
 BIAS_SHARE = 0.15
-"""Of the budget, for the bias of a sum."""
+"""The server's share of the budget where it is a sum and learns only a bias."""
 
 Sections = dict[str, dict[str, Any]]
 
 CLASSES = ("classification", None)
-"""Of data whose labels may be made private: their task, and no range."""
+"""Task and label range of data whose labels may be made private."""
 SECRET: dict[str, Any] = {
     "update": "poisson-dp-sgd",
     "clip": 2.0,
     "secret": {"every": 3, "warm_up": 120, "sampling": 0.05},
     "model": {"name": "mlp", "hidden": [], "last_layer": "zeros"},
 }
-"""A server that learns under noise: few parameters, a start without opinions, secret samples."""
+"""A server that learns under noise: few parameters, the last layer from 0, secret samples."""
 SERVER_SHARE = 0.9
-"""Of the budget, for the server: over few rounds it learns more than its clients."""
+"""The server's share of the budget: over few rounds it learns more than its clients."""
 
 
 def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tree with what its method and its guarantee want where it says nothing.
+    """Fill unset keys of a tree by the defaults of its method and of its guarantee.
 
     A section is a mapping, or options that are made already.
     """
@@ -123,16 +122,16 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _linear(model: Any, preferred: Mapping[str, Any]) -> Any:
-    """A client's model for a table, where it is none of another kind."""
+    """Fill unset keys of an ``mlp`` by those preferred for a table; other models stay."""
     if isinstance(model, Mapping) and model.get("name", "mlp") == "mlp":
         return {"name": "mlp", **preferred, **model}
     return model
 
 
 def _pays_for_labels(method: type[Method], given: Mapping[str, Any]) -> bool:
-    """Whether nothing but an ε is given, and replies are gradients.
+    """Whether to spend an ε on private labels: only an ε is given, and replies are gradients.
 
-    Noise on so many numbers leaves little to learn from; private labels do not.
+    Noise on so many numbers would leave little to learn from; private labels leave more.
     """
     privacy, data = given.get("privacy"), given.get("data")
     epsilon, only = _key(privacy, "epsilon"), {"epsilon", "delta", "ledger", "noise", "teacher"}
@@ -146,7 +145,7 @@ def _pays_for_labels(method: type[Method], given: Mapping[str, Any]) -> bool:
 
 
 def _wants_guarantee(privacy: Any) -> bool:
-    """Whether noise on replies is to be calibrated to an ε that holds."""
+    """Whether noise on replies is calibrated to an ε by exact accounting."""
     ways = _key(privacy, "mechanism", "gaussian"), _key(privacy, "accounting", "exact")
     return _key(privacy, "epsilon") is not None and ways == ("gaussian", "exact")
 
@@ -159,7 +158,7 @@ def draws_noise(privacy: Any) -> bool:
 
 
 def is_narrow(client: Any) -> bool:
-    """Whether each client was told to make so few numbers that it must learn them."""
+    """Whether every client's configured embedding has at most `NARROW` numbers."""
     own = _key(client, "models")
     models = (_key(client, "model"), *(own.values() if isinstance(own, Mapping) else ()))
     sizes = [_key(model, "outputs") for model in models]
@@ -167,7 +166,7 @@ def is_narrow(client: Any) -> bool:
 
 
 def _under_guarantee(method: type[Method], *, narrow: bool) -> Sections:
-    """How the server is trained where nothing is said of it: under noise, in secret if it can."""
+    """Default training of the server under a guarantee: noised, on secret samples if possible."""
     allowed: list[UpdateName] = [each for each in PRIVATE if each in method.server_updates]
     if not allowed:
         return {"server": {"update": "none"}}
@@ -180,20 +179,20 @@ def _under_guarantee(method: type[Method], *, narrow: bool) -> Sections:
 
 
 def _given(section: Any) -> Any:
-    """What was given of a section, as a mapping; what is no section stays as it is."""
+    """The given keys of a section as a mapping; a value that is no section as it is."""
     if isinstance(section, Options):
         return {key: getattr(section, key) for key in section.model_fields_set}
     return section
 
 
 def _key(section: Any, key: str, otherwise: Any = None) -> Any:
-    """What a section has for that key, if it was given."""
+    """The value given for a section's key; ``otherwise`` where it is unset."""
     there = _given(section)
     return there.get(key, otherwise) if isinstance(there, Mapping) else otherwise
 
 
 def _with(section: Any, values: Mapping[str, Any]) -> Any:
-    """A section with those values where it has none."""
+    """A section whose unset keys are filled by ``values``."""
     there = _given(section)
     if not isinstance(there, Mapping):
         return section

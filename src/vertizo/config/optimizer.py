@@ -1,4 +1,4 @@
-"""How parameters move: the ``optimizer`` of a client, and of the server."""
+"""The ``optimizer`` section of a client and of the server: how parameters move."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OptimizerConfig(Options):
 
     @property
     def schedule(self) -> Literal["none", "linear", "cosine", "step"]:
-        """How the rate falls, chosen or by default."""
+        """How the learning rate falls: ``decay``, or its default."""
         return self.decay or ("linear" if self.learning_rate is None else "none")
 
     @field_validator("milestones")

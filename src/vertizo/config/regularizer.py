@@ -12,10 +12,10 @@ from vertizo.core.options import Options, chosen_by
 
 
 def importable(given: Any) -> Any:
-    """The import path of a function; anything else as it is.
+    """Replace a function by its import path; any other value is returned as it is.
 
     Raises:
-        PydanticCustomError: no other process would find the function.
+        PydanticCustomError: another process could not import the function.
     """
     if not callable(given) or isinstance(given, type | Options):
         return given
@@ -60,7 +60,7 @@ class GivenConfig(Options):
 
 
 def _named(given: Any) -> Any:
-    """A name, or a function of Python, as the section that it stands for."""
+    """Expand a name or a Python function to the section that it stands for."""
     if isinstance(given, str):
         return {"name": given}
     if callable(given) and not isinstance(given, type | Options):
@@ -77,4 +77,4 @@ RegularizerConfig = Annotated[
     BeforeValidator(_named),
 ]
 REGULARIZERS = ("l2", "l1", "non-convex", "function")
-"""Their names."""
+"""Names of the regularisers."""

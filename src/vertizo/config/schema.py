@@ -1,4 +1,4 @@
-"""One validated, frozen configuration of an experiment; every key has a default and a meaning.
+"""The schema of an experiment's configuration: one frozen object; every key has a default.
 
 A configuration comes from YAML, from ``key=value`` overrides, or from Python, and is complete once
 it is built: written out again, it reruns the experiment.
@@ -45,7 +45,7 @@ from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
 
 CUTS = {"width": ("sides",), "height": ("halves", "rows")}
-"""The splits whose parts follow each other along a side of an image."""
+"""Side of an image → the splits whose parts follow each other along it."""
 
 
 class CodecsConfig(Options):
@@ -120,7 +120,7 @@ class ExperimentConfig(Options):
     @model_validator(mode="before")
     @classmethod
     def _filled(cls, given: Any) -> Any:
-        """What is left out and another key decides: timing, the server's update, the codec."""
+        """Fill unset keys that others decide: timing, the server's update, the codec."""
         if not isinstance(given, Mapping):
             return given
         return method_defaults.filled(former_names.replaced(given))
@@ -177,7 +177,7 @@ class ExperimentConfig(Options):
         return self
 
     def _uploads_once(self) -> None:
-        """A method without queries has nothing to control, and no noise for what is uploaded."""
+        """Refuse a control or embedding noise for a method that uploads once and never asks."""
         name = self.method.name
         if self.control != "none":
             raise ValueError(
@@ -236,7 +236,7 @@ class ExperimentConfig(Options):
             )
 
     def _narrow_learn(self, epsilon: float) -> None:
-        """One or two numbers a record, random at first, have to be learnt."""
+        """Refuse narrow random embeddings under an ε too small for clients to learn at all."""
         name, update, learns = self.method.name, self.server.update, method_defaults.PER_RECORD
         random = self.client.pretrain == "none" and self.control == "none"
         if (
@@ -277,7 +277,7 @@ class ExperimentConfig(Options):
             )
 
     def _one_label(self) -> None:
-        """Raise ValueError for what is about classes, of which a record has one."""
+        """Refuse keys that need one class for each record, where ``data.label`` is a list."""
         if not self.data.has_several_labels:
             return
         head, mechanism = self.server.final_head, self.privacy.mechanism
@@ -298,7 +298,7 @@ class ExperimentConfig(Options):
             )
 
     def _padding_survives(self) -> None:
-        """The rest of a text model knows padded words by their zeros."""
+        """Refuse what changes the zeros by which ``text-embeddings`` mark padded words."""
         if models.TextEmbeddingsConfig not in map(type, self.client.every_model):
             return
         if self.method.name == "czofo":
@@ -369,7 +369,7 @@ class ExperimentConfig(Options):
         return "raw" if self.is_label_free or self.server.final_head == "auto" else "private"
 
     def of_party(self, name: str) -> ExperimentConfig:
-        """As the party of that name has it: with its own model, where it has one."""
+        """The configuration of one party: with its own model from ``client.models``, if any."""
         own = self.client.models.get(name)
         if own is None:
             return self
@@ -378,10 +378,10 @@ class ExperimentConfig(Options):
 
     @property
     def digest(self) -> str:
-        """Of every key and its value: runs share noise only if they have the same.
+        """A hash of every key and its value; noise is shared only by runs of equal digests.
 
-        A key that came later is left out where it is not set, a default that changed is what it
-        was, and a name too, so that older runs keep their noise.
+        Newer keys are left out where unset, and changed defaults and names enter as they were
+        before, so that older runs keep their digest and their noise.
         """
         later: dict[str, Any] = {}
         for section, key, unset in (
@@ -409,7 +409,7 @@ class ExperimentConfig(Options):
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process code of the user's is loaded anew, by the paths that name it."""
+        """Pickle as a tree: another process imports the user's code anew by its paths."""
         return type(self).model_validate, (self.model_dump(mode="json", exclude_unset=True),)
 
     def to_yaml(self) -> str:
@@ -418,7 +418,7 @@ class ExperimentConfig(Options):
 
 
 def _called(codec: Codec) -> str:
-    """A codec's name, and its number format where that is what matters."""
+    """A codec's name for error lines, with its number format unless that is float32."""
     dtype = codec.dtype if isinstance(codec, NoCompression) else "float32"
     return repr(codec.name) if dtype == "float32" else f"{codec.name!r} with {dtype}"
 
@@ -426,7 +426,7 @@ def _called(codec: Codec) -> str:
 def load(
     path: Path | None, overrides: Sequence[str] = (), variant: str | None = None
 ) -> ExperimentConfig:
-    """A configuration file, or the defaults, with ``key=value`` overrides applied.
+    """Load a configuration file, or the defaults, and apply ``key=value`` overrides.
 
     A section ``methods`` may hold what is different for one method: an entry's keys replace those
     of the file. The entry is that of ``variant``, or else that of the method that is chosen.
@@ -440,7 +440,7 @@ def load(
 def read(
     path: Path | config_tree.Tree | None, overrides: Sequence[str] = (), variant: str | None = None
 ) -> tuple[config_tree.Tree, str]:
-    """The tree of a file, as of `load`, and what to call it; ConfigError likewise."""
+    """Read a file's tree and its name for errors; see `load` for entries and errors."""
     if isinstance(path, Path):
         digests.note_change(path)
     tree = config_tree.read(path, overrides, variant, ExperimentConfig())
@@ -450,7 +450,11 @@ def read(
 def parse(
     tree: Mapping[str, Any], source: str = "configuration", settings: Sequence[str] = ()
 ) -> ExperimentConfig:
-    """A configuration from nested mappings; errors name ``source``, or a variable's setting."""
+    """Validate nested mappings as a configuration.
+
+    Raises:
+        ConfigError: one line; it names ``source``, or the setting that set the wrong key.
+    """
     if "federation" in tree:
         raise ConfigError(
             f"{source} has a section federation, of a real party; it is for `vertizo serve` or "

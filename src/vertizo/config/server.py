@@ -67,5 +67,5 @@ class ServerConfig(Options):
 
     @property
     def reads_own(self) -> bool:
-        """Whether the model sees the label holder's own columns; no sum does, nor its replies."""
+        """Whether the model reads the label holder's own columns: every model but a sum does."""
         return not isinstance(self.model, kinds.SumConfig)

@@ -1,4 +1,4 @@
-"""A configuration before it is checked: the file, what is different for one method, overrides.
+"""Configuration trees before validation: files, entries for single methods, overrides, paths.
 
 A *tree* is nested mappings, as YAML has them.
 """
@@ -25,10 +25,10 @@ LABEL = re.compile(r"\w[\w.+-]*")
 def read(
     path: Path | Tree | None, overrides: Sequence[str], variant: str | None, defaults: Options
 ) -> Tree:
-    """The tree of a file, or a copy of one, with an entry of ``methods`` and overrides applied.
+    """Read the tree of a file, or copy one, and apply an entry of ``methods`` and overrides.
 
-    The entry is that of ``variant``, which may also be a method's name, or else that of the method
-    that is chosen; ``overrides`` are ``key=value``, applied last to ``defaults``.
+    The entry is that of ``variant``, which may also be a method's name, or else that of the chosen
+    method; ``overrides`` are ``key=value``, applied last. ``defaults`` tell what they replace.
 
     Raises:
         ConfigError: one line that names the file or the option, and what would be right.
@@ -52,12 +52,12 @@ def read(
 
 
 def labels(path: Path | Tree | None) -> list[str]:
-    """Names of the entries of a file's ``methods`` section."""
+    """Names of the entries in the ``methods`` section of a file or a tree."""
     return list(_entries(_tree(path).get("methods", {}), called(path)))
 
 
 def called(path: Path | Tree | None) -> str:
-    """What errors call a file, or a tree without one."""
+    """The name in error lines of a file, of a tree, or of neither."""
     return "configuration" if isinstance(path, dict) else str(path or "--set")
 
 
@@ -73,7 +73,7 @@ def _chosen(tree: Tree, overrides: Sequence[str], defaults: Options) -> str:
 
 
 def _entries(section: Any, source: str) -> dict[str, Tree]:
-    """The ``methods`` section, checked as far as its names go."""
+    """Check the names in a ``methods`` section and return it; ConfigError for a wrong one."""
     if not isinstance(section, dict) or not all(isinstance(v, dict) for v in section.values()):
         raise ConfigError(f"{source}: methods must hold a method's name and its own keys below it")
     for label, entry in section.items():
@@ -96,7 +96,7 @@ def _entries(section: Any, source: str) -> dict[str, Tree]:
 
 
 def with_entry(tree: Tree, entry: Tree, label: str) -> Tree:
-    """A tree with an entry's keys in place of its own, and the method that it is about."""
+    """Merge an entry of ``methods`` into a tree, and choose the entry's method."""
     own = entry.get("method", {})
     name = own.get("name", label)
     there = tree.get("method", {})
@@ -107,7 +107,7 @@ def with_entry(tree: Tree, entry: Tree, label: str) -> Tree:
 
 
 def merge(tree: Tree, own: Tree) -> Tree:
-    """A tree with another's keys in place of its own; another choice of option replaces all."""
+    """Merge ``own`` over ``tree``, section by section; one that chooses an option replaces all."""
     merged = {**tree, **own}
     for key in tree.keys() & own.keys():
         there, value = tree[key], own[key]
@@ -128,8 +128,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 def make_absolute(tree: Tree, beside: Path) -> None:
     """Make relative paths absolute, so that the run can be continued from any folder.
 
-    Files of a user's models and tables, and folders of checkpoints, are looked for where we are,
-    then beside the configuration.
+    Files of a user's models and tables, and folders of checkpoints, are looked for in the current
+    folder, then in ``beside``, the configuration's.
     """
     for (*sections, key), rule in PATHS.items():
         node: Any = tree
@@ -141,7 +141,7 @@ def make_absolute(tree: Tree, beside: Path) -> None:
 
 
 def _names_of_code(tree: Tree, beside: Path) -> None:
-    """Make files of code absolute wherever a name chooses an option."""
+    """Make ``file.py:name`` absolute wherever a ``name`` chooses an option."""
     if isinstance(tree.get("name"), str):
         tree["name"] = _code(tree["name"], beside)
     for value in tree.values():
@@ -151,7 +151,7 @@ def _names_of_code(tree: Tree, beside: Path) -> None:
 
 
 def _found(text: str, beside: Path) -> Path | None:
-    """The absolute path of what is there, here or beside the configuration."""
+    """The absolute path of an existing file or folder, here or in ``beside``; None if missing."""
     here = Path(text).expanduser()
     return next((p.absolute() for p in (here, beside / here) if p.exists()), None)
 
@@ -165,13 +165,13 @@ def _file(text: str, beside: Path) -> str:
 
 
 def _folder(text: str, beside: Path) -> str:
-    """A name stays one unless it is that of a folder."""
+    """Make a name absolute if it is that of a folder; any other stays as it is."""
     place = _found(text, beside)
     return str(place) if place is not None and place.is_dir() else text
 
 
 def _code(text: str, beside: Path) -> str:
-    """``file.py:name`` with the whole path of the file; a package's name stays."""
+    """Make the file of ``file.py:name`` absolute if it exists; other names stay."""
     file, _, name = text.rpartition(":")
     place = _found(file, beside) if file.endswith(".py") else None
     return text if place is None else f"{place}:{name}"
@@ -188,4 +188,4 @@ PATHS: dict[tuple[str, ...], Callable[[str, Path], str]] = {
 for _model in (("client", "model"), ("server", "model"), ("server", "encoder")):
     PATHS |= {(*_model, "checkpoint"): _folder, (*_model, "path"): _code}
 PATHS |= {(side, "optimizer", "regularizer", "path"): _code for side in ("client", "server")}
-"""Keys that name files, and what makes them absolute."""
+"""Keys that name files or folders → the function that makes them absolute."""
