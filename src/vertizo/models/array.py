@@ -1,7 +1,7 @@
-"""Any function of a parameter vector as a model: rules, thresholds, quantised or foreign code.
+"""Models from any NumPy function of a parameter vector: rules, thresholds, quantised code.
 
-Zeroth-order training asks for outputs only, so that nothing needs to be differentiable, or even
-be written in PyTorch.
+Zeroth-order training asks for outputs only: the function need not be differentiable, nor written in
+PyTorch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ArrayModel(Model):
     """``function(w, x)``: parameters [d] and features [batch, ...] to outputs [batch, outputs].
 
     The function is called with NumPy arrays that it must not change or keep; ``parameters``,
-    float32, are where training starts, and are kept, not copied. ``recordwise`` as in
-    `vertizo.models.recordwise`: it is asked of one record at a time.
+    float32, are where training starts, and are kept, not copied. ``recordwise`` calls it for one
+    record at a time (see `vertizo.models.recordwise`).
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class ArrayModel(Model):
         return torch.from_numpy(np.ascontiguousarray(outputs))
 
     def together(self) -> ArrayModel:
-        """A copy of the model as somebody wrote it, of whole batches: to try it."""
+        """A copy that calls the function with whole batches, to try whether it mixes records."""
         return ArrayModel(self.function, self.parameters.clone())
 
     def _of(self, inputs: Tensor) -> NDArray[np.float32]:
-        """What the function says of copies, which it may change and keep."""
+        """Outputs of the function for copies, which it may change and keep."""
         found = self.function(self.parameters.numpy().copy(), inputs.numpy().copy())
         return np.asarray(found, dtype=np.float32)

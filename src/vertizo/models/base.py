@@ -1,10 +1,10 @@
-"""What a model must offer, on either side of the federation.
+"""The interfaces of models, on either side of the federation.
 
 A client model turns features into embeddings, a server model turns joined embeddings into
 predictions; both are a function of one flat parameter vector and nothing else, and both are
 trained in one of two ways:
 
-* zeroth order needs a `Model`: outputs at given parameters, nothing about how they come about;
+* zeroth order needs a `Model`: outputs at given parameters;
 * first order needs a `DifferentiableModel`: outputs together with a `Pullback`.
 
 No method ever sees a layer or an autograd graph.
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State: TypeAlias = "Tensor | dict[str, Any]"
-"""All that makes a model what it is: w, and beside it what training by steps does not move."""
+"""A model's state in checkpoints: w, with buffers or frozen parameters where there are some."""
 AT_ONCE = 2**24
 """Numbers that may be held at a time when gradients are formed record by record."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where a model lives, what it computes with there, and where its results go."""
+    """A model's device, its precision there, and the device of its results."""
 
     device: str = "cpu"
-    """Of its parameters, and of gradients with respect to these."""
+    """Device of its parameters, and of gradients with respect to these."""
     precision: Precision = "float32"
-    """On a card."""
+    """Precision of products on a card."""
     results: str | None = None
-    """Where outputs go, and gradients with respect to inputs; None for where the model is."""
+    """Device of outputs, and of gradients with respect to inputs; None for the model's."""
 
     def back(self, result: Tensor) -> Tensor:
-        """A result where it is wanted."""
+        """Copy a result to the device of results."""
         return result if self.results is None else result.to(self.results)
 
 
 PROCESSOR = Where()
-"""All of it."""
+"""Everything in the processor's memory."""
 
 
 def copied(state: State) -> State:
-    """A state that stays as it is."""
+    """A copy of a state, which does not change with the model."""
     if isinstance(state, torch.Tensor):
         return state.clone()
     return {name: copied(part) for name, part in state.items()}
 
 
 DIFFERENCE = 1e-2
-"""Length of the steps whose differences stand in for derivatives."""
+"""Length of the steps of central differences, which approximate derivatives."""
 
 
 def put(vector: Tensor, values: Tensor) -> None:
@@ -69,12 +69,12 @@ def put(vector: Tensor, values: Tensor) -> None:
 class Model(Protocol):
     """A function ``h(w; x)`` of a flat vector ``w``.
 
-    What derives from it has nothing but w, and one evaluation after the other, unless it says
-    otherwise.
+    By default a state is w alone, and `along` evaluates one offset after the other; derived
+    classes may override both.
     """
 
     parameters: Tensor
-    """w, shape [d]: the live storage; shifting it shifts the model. What is frozen is not in it."""
+    """w, shape [d], the live storage: shifting it shifts the model. It has no frozen parameters."""
 
     @property
     def is_affine(self) -> bool:
@@ -82,7 +82,7 @@ class Model(Protocol):
         return False
 
     def state(self) -> State:
-        """What a checkpoint must hold, live: w alone, unless something else belongs to it."""
+        """What a checkpoint must hold, live: w, with buffers and frozen parameters if any."""
         return self.parameters
 
     def load(self, state: State) -> None:
@@ -115,13 +115,13 @@ class Model(Protocol):
         return torch.stack(results)
 
     def table_of(self, features: Tensor) -> Tensor | None:
-        """Records as a table of which `along` takes `Selected`; None where it wants batches."""
+        """Records as a table of which `along` takes `Selected` rows; None if it needs batches."""
         return None
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """``J_i v`` of every record i and row v of ``directions`` [K, d]: [K, batch, outputs].
 
-        J_i is the Jacobian of its outputs. By central differences, of a model without derivatives.
+        J_i is the Jacobian of its outputs. Here by central differences, without derivatives.
         """
         found = []
         for direction in directions:
@@ -138,17 +138,17 @@ class Pullback(Protocol):
     """
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """With respect to the parameters, [d]: perhaps a buffer that the next call overwrites."""
+        """Gradient with respect to the parameters, [d]; the next call may overwrite it."""
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        """With respect to the inputs, of their shape."""
+        """Gradient with respect to the inputs, of their shape."""
 
     @property
     def at_once(self) -> int:
-        """Most records whose own gradients should be asked for together."""
+        """Most records whose own gradients should be asked for at a time."""
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        """What some records of the batch alone give the gradient of the parameters."""
+        """Gradients of the parameters for each of some records of the batch."""
 
 
 class RecordGradients(Protocol):
@@ -174,10 +174,10 @@ class HeldGradients:
     """Gradients that are held in memory, in parts that follow each other in the parameters."""
 
     parts: tuple[Tensor, ...]
-    """[records, ...] each."""
+    """Parts [records, ...], in the order of the parameters."""
 
     def squares(self) -> Tensor:
-        """Added up in float64, where no square of a float32 overflows or vanishes."""
+        """Squared norms, summed in float64, where no square of a float32 overflows or vanishes."""
         return torch.stack([squared(part) for part in self._rows()]).sum(0)
 
     def total(self, weights: Tensor) -> Tensor:
@@ -194,13 +194,13 @@ def squared(rows: Tensor) -> Tensor:
 
 
 def counted(rows: Tensor, weights: Tensor) -> Tensor:
-    """Rows in float64, zeros where the weight is 0: 0 · NaN is NaN."""
+    """Rows in float64, set to zeros where the weight is 0, since 0 · NaN is NaN."""
     return rows.to(torch.float64, copy=True).masked_fill_((weights == 0).unsqueeze(1), 0.0)
 
 
 @dataclass(frozen=True)
 class Selected:
-    """Some rows of a table, for a model that can read them where they are."""
+    """Some rows of a table, for a model that can read them in place."""
 
     table: Tensor
     """[records, ...]"""
@@ -208,12 +208,12 @@ class Selected:
     """int64 [batch]"""
 
     def gathered(self) -> Tensor:
-        """They themselves, [batch, ...]."""
+        """Copy the rows, [batch, ...]."""
         return self.table.index_select(0, self.ids)
 
 
 def gathered(features: Tensor | Selected) -> Tensor:
-    """Rows of a batch, [batch, ...], wherever they are."""
+    """Features of a batch, [batch, ...]; selected rows are copied from their table."""
     return features.gathered() if isinstance(features, Selected) else features
 
 
@@ -221,8 +221,8 @@ def gathered(features: Tensor | Selected) -> Tensor:
 class Points:
     """Several inputs for the same records that differ in some columns only.
 
-    A zeroth-order query changes one client's embedding and leaves the others' alone; a model that
-    knows this can share what they have in common.
+    A zeroth-order query changes one client's embedding and leaves the others' alone; a model can
+    share the work on the unchanged columns.
     """
 
     rows: Tensor
@@ -258,13 +258,12 @@ class DifferentiableModel(Model, Protocol):
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, [points · batch, outputs], and the pullback at the last.
 
-        A model in training (dropout) draws what pass ``number`` draws; the same number again, the
-        same.
+        A model in training (dropout) draws by pass ``number``: the same number draws the same.
         """
 
     def settle(self) -> None:
-        """Keep what the last `forward` changed beside its outputs, as running statistics are.
+        """Keep what the last `forward` made of buffers, such as running statistics.
 
-        To be called once a step was made by it; without that, nothing changed.
+        Call it once a step was made by that pass; without the call no buffer changes.
         """
         return

@@ -1,7 +1,7 @@
-"""A large stack of linear layers at several points of one direction that is never held.
+"""Evaluation of a large linear stack at several points of a direction that is never held whole.
 
-Some rows of a layer's weights at a time: the direction's numbers for them are read once and serve
-every offset. Nothing is shifted, so that the parameters are afterwards what they were, bit for bit.
+Some rows of a layer's weights are worked on at a time: the direction's numbers for them are read
+once and serve every offset. The parameters are never shifted, so that they stay bit for bit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LARGEST, SMALLEST = 1 << 19, 1 << 16
 """Weights worked on at a time: fewer make products slow, more make buffers large."""
 
 SHARE = 64
-"""The weights are this many times what is worked on at a time, between those bounds."""
+"""Divisor of the weights that gives how many are worked on at a time, within those bounds."""
 
 SPARE = 25
-"""The weights are at least this many times the activations held for the sake of one reading."""
+"""Least ratio of weights to the activations that are held so that u is read once."""
 
 
 Read = Callable[[int], "Tensor"]
-"""The next so many numbers of a direction, float32; good until the next call."""
+"""Gives the next so many numbers of a direction, float32; valid until the next call."""
 
 
 def fits(stack: LinearStack, inputs: Tensor, offsets: int) -> bool:
@@ -67,7 +67,7 @@ def along(stack: LinearStack, read: Read, offsets: Sequence[float], inputs: Tens
 def _shared(
     weight: Tensor, read: Read, offsets: Sequence[float], values: Sequence[Tensor], step: int
 ) -> list[Tensor]:
-    """Products with the same values at every offset: two for all, ``step`` rows at a time."""
+    """Products with values that all offsets share: two serve all, ``step`` rows at a time."""
     (value,) = values
     found = _empty(weight, value, len(offsets))
     plain, slope = _empty(weight[:step], value, 2)
@@ -83,7 +83,7 @@ def _shared(
 def _apart(
     weight: Tensor, read: Read, offsets: Sequence[float], values: Sequence[Tensor], step: int
 ) -> list[Tensor]:
-    """Products with values of each offset's own, its weights made ``step`` rows at a time."""
+    """Products with each offset's own values; its weights are made ``step`` rows at a time."""
     found = _empty(weight, values[0], len(offsets))
     shifted = torch.empty_like(weight[:step])
     for rows, part, along_part in _parts(weight, read, step):

@@ -1,8 +1,8 @@
 """A server model with an encoder in front of the label holder's own features.
 
-``w_0`` is both: the parameters of the model that predicts, then those of the encoder. The features
-reach it as the last columns of each joined row. A zeroth-order query moves one client's embedding
-and leaves them alone, so that they are encoded once for all points of a query.
+``w_0`` has the parameters of the model that predicts, then those of the encoder. The features are
+the last columns of each joined row. A zeroth-order query moves one client's embedding and leaves
+them alone, so that they are encoded once for all points of a query.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class EncodedModel(DifferentiableModel):
 
     ``make_top`` takes the width of the encoder's outputs and makes the predicting module. Rows are
     joined embeddings of ``width`` numbers, then own features, flattened from ``shape``; the encoder
-    takes them as ``dtype``, tokens as integers. ``training`` is the randomness of modules that
-    train as PyTorch's do, None for evaluation mode, in which a wholly frozen encoder is always.
-    ``where`` is as in `vertizo.models.torch.wrap`, as are both ``kinds``: of the module that
-    predicts, and of the encoder.
+    takes them as ``dtype``, tokens as integers. ``training`` is the randomness of modules in
+    training mode, None for evaluation mode, in which a wholly frozen encoder always is. ``where``
+    is as in `vertizo.models.torch.wrap`, and so are both ``kinds``: of the module that predicts,
+    and of the encoder.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class EncodedModel(DifferentiableModel):
         return self._top, self._encoder
 
     def with_parts(self, top: DifferentiableModel, encoder: DifferentiableModel) -> EncodedModel:
-        """This one, evaluated by others of the same parameters."""
+        """A copy of this model that is evaluated by other models of the same parameters."""
         made = copy.copy(self)
         made._top, made._encoder = top, encoder
         return made
 
     @property
     def layout(self) -> tuple[int, tuple[int, ...], torch.dtype]:
-        """Numbers of a row that are joined embeddings, and shape and type of own features."""
+        """Width of the joined embeddings in a row, and shape and type of own features."""
         return self._width, self._shape, self._dtype
 
     def state(self) -> State:
-        """w, live; in two parts where something else belongs to them."""
+        """w, live; the states of both parts where one of them has more than w."""
         top, encoder = self._top.state(), self._encoder.state()
         if isinstance(top, Tensor) and isinstance(encoder, Tensor):
             return self.parameters
@@ -120,7 +120,7 @@ class EncodedModel(DifferentiableModel):
         return outputs, _EncodedPullback(to_top, to_encoder, self._width)
 
     def settle(self) -> None:
-        """As of both parts."""
+        """Settle both parts; see `DifferentiableModel.settle`."""
         self._top.settle()
         self._encoder.settle()
 

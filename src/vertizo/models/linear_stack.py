@@ -3,8 +3,8 @@
 The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call after
 another cost several times what the arithmetic does. Here a layer is one call
 (`vertizo.core.kernels`), the first layer's product is shared between perturbed evaluations, and
-gradients are written into one flat vector. To each row comes what would come to it alone, bit for
-bit. Tests hold all of it to autograd.
+gradients are written into one flat vector. Each row's outputs are those it would have alone, bit
+for bit. Tests compare all of it with autograd.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LARGE = 1 << 20
 """Weights of a layer beyond which products are PyTorch's: as fast where no cache holds the weights,
 and the ones of `vertizo.models.blockwise`, whose buffers they share."""
 EVERY: NDArray[np.int64] = np.empty(0, np.int64)
-"""For rows that are all of an array, in order."""
+"""IDs that stand for all rows of an array, in order."""
 EVERY_ROW = slice(None)
 ROWS = 4096
 """Records whose gradients are added up by one product."""
@@ -62,9 +62,9 @@ class Layer:
 
 
 def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
-    """The layers of a module that is such a stack, None for any other module.
+    """The layers of a module that is a stack of linear layers; None for any other module.
 
-    Hooks and parametrisations may do anything; a module that has some is no stack.
+    A module with hooks or parametrisations is no stack, since these may do anything.
     """
     if any(map(_is_customised, module.modules())):
         return None
@@ -110,20 +110,20 @@ class LinearStack(DifferentiableModel):
     ) -> None:
         self.layers, self.parameters, self._flatten = tuple(layers), parameters, flatten
         self.module = module
-        """What it was made of, whose parameters are views of these."""
+        """The module that it was made from, whose parameters are views of these."""
         self._flat: Numbers = parameters.numpy()
         self.first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
-        """Where each layer's parameters begin."""
+        """Offset of each layer's parameters in the vector."""
         self.by = [
             plain_products if layer.inputs * layer.outputs > LARGE else kernels for layer in layers
         ]
-        """Whose products are used for each."""
+        """The module whose products each layer uses: compiled, or PyTorch's for large layers."""
         self.gradient: Tensor | None = None
-        """Of the parameters: a buffer that every pullback writes into."""
+        """Gradient of the parameters: a buffer that every pullback writes into."""
 
     @property
     def is_affine(self) -> bool:
-        """Of one layer: those of several multiply each other."""
+        """Whether it is one layer without ReLU: the weights of several multiply each other."""
         return len(self.layers) == 1 and not self.layers[0].relu
 
     def rows(self, inputs: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class LinearStack(DifferentiableModel):
         return moved.reshape(count, len(inputs), -1)
 
     def table_of(self, features: Tensor) -> Tensor | None:
-        """Records as rows of which `along` takes `Selected` ones; None where each is several."""
+        """Records as rows of which `along` takes `Selected`; None if a record has several rows."""
         fits = features.is_contiguous() and features.dtype == torch.float32
         return self.rows(features) if fits and (features.dim() == 2 or self._flatten) else None
 
@@ -239,7 +239,7 @@ class LinearStack(DifferentiableModel):
     ) -> list[Numbers]:
         """Gradients of every layer's outputs before its ReLU, from the first layer.
 
-        Given ``steps`` of `_evaluated`, or those ``rows`` of them, and the gradient of all outputs.
+        ``steps`` are those of `_evaluated`, or of its ``rows``; ``of_outputs`` is of all outputs.
         """
         gradient: Numbers = of_outputs.numpy().reshape(-1, self.layers[-1].outputs)[rows]
         if self.layers[-1].relu:
@@ -250,7 +250,7 @@ class LinearStack(DifferentiableModel):
         return found[::-1]
 
     def back(self, steps: Sequence[Numbers], slopes: Numbers, index: int) -> Numbers:
-        """From the outputs of a layer to those of the one before it, or to the inputs."""
+        """Carry gradients from a layer's outputs to those of the one before it, or to inputs."""
         inputs, first = steps[index], self.first[index]
         out = np.empty(inputs.shape, np.float32)
         masked = index > 0 and self.layers[index - 1].relu
@@ -283,13 +283,13 @@ class _StackPullback:
 
     @property
     def at_once(self) -> int:
-        """Many where gradients need not be formed, as many as memory should hold where they do."""
+        """`ROWS` where gradients need not be formed; else as many as fit `AT_ONCE` numbers."""
         if len(self._steps[0]) == self._shape[0]:
             return ROWS
         return max(1, AT_ONCE // self._stack.parameters.numel())
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        """Of a layer ``Σ_t g_t a_tᵀ`` over a record's rows t: inputs a, output gradients g."""
+        """Gradients ``Σ_t g_t a_tᵀ`` of each layer over a record's rows t: inputs a, slopes g."""
         times = len(self._steps[0]) // self._shape[0]
         first, stop, _ = records.indices(self._shape[0])
         rows = slice(first * times, stop * times)
@@ -304,10 +304,10 @@ class _StackPullback:
 
 @dataclass(frozen=True)
 class RankOne:
-    """Gradients ``g aᵀ`` of each layer, and g of its bias, which need not be formed.
+    """Gradients of each record, ``g aᵀ`` of a layer's weights and g of its bias, kept as factors.
 
-    The norm of one is ``‖g‖ ‖a‖`` ("ghost norm"; Goodfellow 2015), their sum one product. Both are
-    of the same numbers in float64, in which products of float32 are exact.
+    The norm of ``g aᵀ`` is ``‖g‖ ‖a‖`` ("ghost norm"; Goodfellow 2015), the sum over records one
+    product. Both use the same numbers in float64, in which products of float32 are exact.
     """
 
     pairs: Sequence[tuple[Tensor, Tensor, bool]]
@@ -330,7 +330,7 @@ class RankOne:
 
 
 def _formed(pairs: Sequence[tuple[Tensor, Tensor, bool]], times: int) -> HeldGradients:
-    """Sums over each record's rows, formed: what cancels there cancels once, for both uses."""
+    """Form each record's gradient over its rows once, so that norm and sum see the same numbers."""
     parts = []
     for g, a, bias in pairs:
         slopes, inputs = (rows.to(torch.float64).view(-1, times, rows.shape[1]) for rows in (g, a))

@@ -1,4 +1,4 @@
-"""Tasks: what a loss is for one record, its slope, and what a prediction is.
+"""Tasks: each record's loss, the slope of it, and the prediction of logits.
 
 Losses are computed from logits [rows, outputs], for each record on its own; labels [records] (or
 [records, outputs], where a record has several) repeat over points, where several were evaluated for
@@ -38,7 +38,7 @@ class Classification:
 
 
 class SoftmaxLosses:
-    """Each row's loss, ``values`` [rows], and what follows from it."""
+    """Softmax cross-entropies ``values`` [rows], with their slopes and counts of right rows."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         rows: NDArray[np.float32] = np.ascontiguousarray(logits.numpy(), np.float32)
@@ -65,7 +65,7 @@ class SoftmaxLosses:
 
 
 class CardSoftmaxLosses:
-    """The same by PyTorch, of logits on a card; nothing is read back."""
+    """`SoftmaxLosses` by PyTorch, of logits on a card; nothing is read back."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         self._logits, self._labels = logits, labels
@@ -85,7 +85,7 @@ class CardSoftmaxLosses:
 
 
 class ClassWeighted(Classification):
-    """The same, each record's loss times the weight of its class, [classes]."""
+    """Classification in which each record's loss is multiplied by the weight of its class."""
 
     def __init__(self, weights: Tensor, positive: int = 1) -> None:
         super().__init__(len(weights), positive)
@@ -98,11 +98,12 @@ class ClassWeighted(Classification):
 
 
 class NoisyLabelClassification(Classification):
-    """The same, of labels that were kept with one probability, and else exchanged.
+    """Classification by labels that were kept with probability ``keep``, and else exchanged.
 
-    Forward correction (Patrini et al. 2017): ``−log(p_ỹ (keep − q) + q)``, q the chance of each
-    other class; a model that minimises it predicts the labels as they were. With weights of classes
-    p is that of logits less log w, so that the model itself predicts p times w.
+    Forward correction (Patrini et al. 2017): ``−log(p_ỹ (keep − q) + q)``, where q is ``other``,
+    the probability of each other class; a model that minimises it predicts the original labels.
+    With class weights w, p is the softmax of the logits less log w, so that the model itself
+    predicts p times w.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class NoisyLabelClassification(Classification):
         self._shift = None if weights is None else log_weights(weights)
 
     def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
-        """Of labels that may have been exchanged."""
+        """Corrected losses of labels that may have been exchanged."""
         if self._shift is not None:
             self._shift = self._shift.to(logits.device)
             logits = logits - self._shift
@@ -126,10 +127,10 @@ class NoisyLabelClassification(Classification):
 
 
 class FlippedLosses:
-    """Those of `NoisyLabelClassification`."""
+    """The losses of `NoisyLabelClassification`."""
 
     def __init__(self, plain: RecordLosses, gain: float, other: float) -> None:
-        """Of those of labels that are sure to be right."""
+        """``plain`` are the losses that take the labels for right; gain is keep − other."""
         self._plain = plain
         kept = gain * self._plain.values.neg().exp()
         likely = (kept + other).clamp(min=torch.finfo(torch.float32).tiny)
@@ -137,7 +138,7 @@ class FlippedLosses:
         self._weights = kept / likely
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
-        """Those of a softmax, each times ``(keep − q) p / ((keep − q) p + q)``."""
+        """Slopes of the softmax, each times ``(keep − q) p / ((keep − q) p + q)``."""
         return self._plain.slopes(rows, self._weights[rows] * weights)
 
     def correct(self, rows: slice) -> int | Tensor:
@@ -146,10 +147,10 @@ class FlippedLosses:
 
 
 class Regression:
-    """Half the squared error of one output; labels are float32, in their own units.
+    """Regression by half the squared error of one output; labels are float32, in their own units.
 
-    The output says by how many ``spread`` a label is off ``mean``, and the loss is in those units:
-    a price in thousands trains with the learning rates of one in millions. ``spread`` is > 0.
+    The output predicts ``(label − mean) / spread``, and the loss is in that unit: prices in
+    thousands and in millions train with the same learning rates. ``spread`` is > 0.
     """
 
     outputs = 1
@@ -167,9 +168,9 @@ class Regression:
 
 
 class Huber(Regression):
-    """The same, with an error's square up to ``delta`` > 0 spreads and its size beyond.
+    """Regression by the Huber loss (1964): squared error up to ``delta`` > 0 spreads, then linear.
 
-    Huber 1964. Few labels far out then move a model little.
+    A few labels far out then move a model little.
     """
 
     def __init__(self, mean: float = 0.0, spread: float = 1.0, delta: float = 1.0) -> None:
@@ -182,9 +183,9 @@ class Huber(Regression):
 
 
 class Quantile(Regression):
-    """A quantile of the label in place of its mean: the pinball loss, ``level`` in (0, 1).
+    """Regression of a quantile by the pinball loss (Koenker and Bassett 1978).
 
-    Koenker and Bassett 1978. A share ``level`` of labels is to be below their predictions.
+    A share ``level``, in (0, 1), of labels is to be below their predictions.
     """
 
     def __init__(self, mean: float = 0.0, spread: float = 1.0, level: float = 0.5) -> None:
@@ -197,7 +198,7 @@ class Quantile(Regression):
 
 
 class SquaredLosses:
-    """The same, of a regression."""
+    """Losses ``values`` [rows] of a regression, with their slopes."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         repeats = logits.shape[0] // labels.shape[0]
@@ -209,12 +210,12 @@ class SquaredLosses:
         return (self._slope[rows] * weights).unsqueeze(1)
 
     def correct(self, rows: slice) -> int | Tensor:
-        """None: nothing is right or wrong."""
+        """0: a value is not right or wrong."""
         return 0 if self.values.is_cpu else self.values.new_zeros(())
 
 
 class HuberLosses(SquaredLosses):
-    """Those of `Huber`."""
+    """The losses of `Huber`."""
 
     def __init__(self, logits: Tensor, labels: Tensor, delta: float) -> None:
         super().__init__(logits, labels)
@@ -225,7 +226,7 @@ class HuberLosses(SquaredLosses):
 
 
 class PinballLosses(SquaredLosses):
-    """Those of `Quantile`; an output that is right has the slope between both."""
+    """The losses of `Quantile`; the slope at an exact prediction is the mean of both sides'."""
 
     def __init__(self, logits: Tensor, labels: Tensor, level: float) -> None:
         super().__init__(logits, labels)
@@ -234,11 +235,11 @@ class PinballLosses(SquaredLosses):
 
 
 class MultiLabel:
-    """Several yes-or-no labels of a record, which may all hold: a logistic loss of each.
+    """Several yes-or-no labels of a record, any of which may hold: a logistic loss for each.
 
-    Labels are float32 [records, outputs], 1 for yes and 0 for no; ``names`` are what they are
-    called. A record's loss is the mean over its labels, so that learning rates and clips are those
-    of one label.
+    Labels are float32 [records, outputs], 1 for yes and 0 for no; ``names`` are their names. A
+    record's loss is the mean over its labels, so that learning rates and clips are those of one
+    label.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -254,7 +255,7 @@ class MultiLabel:
 
 
 class LogisticLosses:
-    """The same, of several labels."""
+    """The losses of `MultiLabel`: ``values`` [rows], with their slopes."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         truth = labels.repeat(len(logits) // len(labels), 1)
@@ -268,16 +269,15 @@ class LogisticLosses:
         return self._excess[rows] * scale
 
     def correct(self, rows: slice) -> int | Tensor:
-        """Of how many of those rows every label is predicted right."""
+        """How many of those rows have every label predicted right."""
         right = self._right[rows].sum()
         return int(right) if right.is_cpu else right
 
 
 class WeightedLosses:
-    """Losses of records that count differently: of each, and of its slopes, its weight times as
-    much.
+    """Losses and slopes that are multiplied by a weight of each record.
 
-    Whatever is told of a record follows from these, and is clipped afterwards.
+    Replies are made of the weighted ones, and clipped afterwards.
     """
 
     def __init__(self, losses: RecordLosses, weights: Tensor) -> None:
@@ -287,23 +287,23 @@ class WeightedLosses:
         self.values: Tensor = torch.where(of_rows == 0, of_rows, losses.values * of_rows)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
-        """Those of the losses, times both weights."""
+        """Slopes of the losses, times both weights."""
         return self._losses.slopes(rows, self._weights * weights)
 
     def correct(self, rows: slice) -> int | Tensor:
-        """How many are predicted right, whatever they weigh."""
+        """How many of those rows are predicted right; weights do not count."""
         return self._losses.correct(rows)
 
 
 def blank_labels(task: Task, records: int) -> Tensor:
-    """Zeros of the shape and type of so many records' labels."""
+    """Zeros of the shape and type of the labels of so many records."""
     if isinstance(task, MultiLabel):
         return torch.zeros(records, task.outputs)
     return torch.zeros(records, dtype=torch.int64 if isinstance(task, Classification) else None)
 
 
 def log_weights(weights: Tensor) -> Tensor:
-    """log w of classes, float32 [classes]; of 0, of a number so small that no label is its."""
+    """log w of class weights, float32 [classes]; weights below 1e-12, as 0, count as 1e-12."""
     return weights.clamp(min=1e-12).log()
 
 

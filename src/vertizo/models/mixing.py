@@ -1,4 +1,4 @@
-"""Whether a model takes records together: a trial, for an early message."""
+"""A trial whether a model mixes the records of a batch, so that users hear of it early."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def mixes_records(
     Found by trying, which proves nothing, and which no guarantee rests on
     (`vertizo.models.recordwise`): it tells people early. At the model's parameters and at random
     ones, in batches of each size, the first, the middle and the last record are exchanged for
-    another, for zeros and for ``scale`` times themselves in turn, and what the rest yield must
-    stay, bit for bit. The inputs [3 or more, ...] are not all alike; they are a first batch, and
-    larger ones are made of them. Where some columns are tokens the scale is 1; integers are all
-    taken for some. What the model fails for shows nothing. ``slopes`` are left out of models in
-    training, which may take records together there.
+    another, for zeros and for ``scale`` times themselves in turn, and the results of the rest must
+    stay, bit for bit. The inputs [3 or more, ...] are not all alike; they are a first batch,
+    and larger ones are made of them. Where some columns are tokens pass a scale of 1; integers are
+    always scaled by 1. Inputs for which the model fails show nothing. Turn ``slopes`` off for
+    models in training, which may mix records there.
 
     Raises:
-        ChangedBufferError: it carries records into later evaluations.
+        ChangedBufferError: the model carries records into later evaluations.
     """
     tried, is_real = as_written(model), inputs.is_floating_point()
     tell, scale = partial(_outputs, tried), scale if is_real else 1.0
@@ -90,14 +90,14 @@ def _outputs(model: Model, batch: Tensor) -> list[Tensor]:
 
 
 def _slopes(model: DifferentiableModel, batch: Tensor) -> list[Tensor]:
-    """Outputs as well."""
+    """Outputs, and gradients with respect to the inputs."""
     outputs, pullback = model.forward(Points(batch))
     of_record = batch.flatten(1).sum(1, keepdim=True).cos()  # which goes with the record
     return [outputs, pullback.inputs(of_record * torch.linspace(1, 2, outputs.shape[1]))]
 
 
 def as_written(model: Model) -> Model:
-    """A model of whole batches, whatever a guarantee makes of it."""
+    """The model as its author wrote it, on whole batches, without the wrappers of a guarantee."""
     if isinstance(model, RecordwiseModel | ArrayModel):
         return model.together()
     if isinstance(model, EncodedModel):

@@ -1,4 +1,4 @@
-"""The networks of the papers, as plain modules."""
+"""Networks as plain PyTorch modules: those of the papers, and those for tables and noise."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, final_relu: bool) -
 
 
 def cnn(shape: Sequence[int], channels: Sequence[int], outputs: int) -> nn.Sequential:
-    """Convolutions 3×3 with ReLU, each halving sides of 4 and more, then one linear layer.
+    """Convolutions 3×3 with ReLU, each pooling sides of 4 and more by 2, then one linear layer.
 
-    Images of ``shape`` (channels, height, width) to ``outputs`` numbers, through so many
-    ``channels`` of each convolution. DPZV's client for MNIST is the two-layer form, for CIFAR-10
+    Images of ``shape`` (channels, height, width) to ``outputs`` numbers; ``channels`` are those of
+    each convolution. DPZV's client for MNIST is the two-layer form, for CIFAR-10
     the four-layer form. The paper states neither widths nor the embedding's size; ours are 8 and 16
     channels for two layers, and 16, 32, 64 and 64 in the examples for four. A side shorter than 4
     is pooled no further, so that any number of layers fits a patch of any size: 16×16 goes to 8, 4,
@@ -53,18 +53,18 @@ def cnn(shape: Sequence[int], channels: Sequence[int], outputs: int) -> nn.Seque
 
 
 class MaxPool(nn.MaxPool2d):
-    """``nn.MaxPool2d``, whose values come several times as fast where no gradient is asked for.
+    """``nn.MaxPool2d``, but several times as fast where no gradient is asked for.
 
-    PyTorch's own finds where each maximum stood as well, which only a gradient needs.
+    PyTorch's own also finds the place of each maximum, which only a gradient needs.
     """
 
     def __init__(self, block: tuple[int, int]) -> None:
-        """Of blocks of this height and width that do not overlap."""
+        """``block`` is the height and width of blocks, which do not overlap."""
         super().__init__(block)
         self._block = block
 
     def forward(self, input: Tensor) -> Tensor:
-        """The largest of each block, from [records, channels, height, width]."""
+        """The maximum of each block, from [records, channels, height, width]."""
         if torch.is_grad_enabled():
             found: Tensor = super().forward(input)
             return found
@@ -81,8 +81,7 @@ class TableNet(nn.Module):
 
     A category of k values becomes ``min(16, ⌈√k⌉)`` numbers; they and the other columns are the
     inputs of the `mlp`. ``cardinalities`` are k of each of the first columns, of ``inputs`` in all.
-    Codes come as floats, 0 to k − 1; what is outside or not a number becomes the nearest code, or
-    0.
+    Codes come as floats, 0 to k − 1; one outside becomes the nearest code, NaN becomes 0.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ def embedded(
 ) -> tuple[list[Tensor], Tensor]:
     """Embeddings of the first columns, which hold codes from 0 to ``last``, and the other columns.
 
-    A code that is outside becomes the nearest one, and one that is not a number 0.
+    A code outside becomes the nearest one, NaN becomes 0.
     """
     count = len(categories)
     codes = columns[:, :count].detach().nan_to_num(0).clamp(min=0).minimum(last).long()
@@ -120,17 +119,17 @@ def embedded(
 
 
 def category_size(cardinality: int) -> int:
-    """Numbers that stand for one category of so many values."""
+    """Embedding size of a category of so many values."""
     return min(16, math.isqrt(cardinality - 1) + 1)
 
 
 class PiecewiseLinear(nn.Module):
-    """Numbers as how far they are into each of their column's bins (Gorishniy et al. 2022).
+    """Piecewise linear encoding of numbers by the bins of their column (Gorishniy et al. 2022).
 
-    A bin that a number has passed is 1, one that it has not reached 0, and the one that it lies in
-    is the share of it that it has passed. A linear layer over bins is a function that bends at
-    their edges. Edges are quantiles of a column's values in training (`fit`), and before that those
-    of the standard normal law. A bin without width, as many equal values make it, is always 0.
+    A bin below the number is 1, one above it 0, and the one that it lies in is the share of it
+    that lies below the number. A linear layer over bins is a function that bends at their edges.
+    Edges are quantiles of a column's values in training (`fit`), and before that those of the
+    standard normal law. A bin without width, as many equal values make it, is always 0.
     """
 
     def __init__(self, columns: int, bins: int) -> None:
@@ -144,7 +143,7 @@ class PiecewiseLinear(nn.Module):
         return torch.linspace(0.0, 1.0, bins + 1)
 
     def fit(self, numbers: Tensor) -> None:
-        """Place the edges at quantiles of numbers [records, columns]."""
+        """Place the edges at quantiles of training numbers [records, columns]."""
         edges = self.get_buffer("edges")
         shares = self._shares(edges.shape[1] - 1).numpy()
         for column, values in zip(edges, numbers.double().numpy().T, strict=True):
@@ -199,7 +198,7 @@ class TabularNet(nn.Module):
                 self.layers.append(nn.Dropout(dropout))
 
     def fit(self, features: Tensor) -> None:
-        """Place the bins of the numbers, by training records [records, columns]."""
+        """Fit the bins of the numbers to training records [records, columns]."""
         self.bins.fit(features[:, len(self.categories) :])
 
     def forward(self, columns: Tensor) -> Tensor:
@@ -214,9 +213,9 @@ class Filters(nn.Module):
     """One layer of small filters, ReLU, and the mean over cells; centred across filters.
 
     A model for zeroth-order clients under noise: it has so few parameters that a random direction
-    says something about each of them, and what it yields is spread in all directions, where that of
-    a usual layer lies mostly along one (the mean), which clipped gradients are then spent on.
-    Centring is within each record and cell: nothing is fitted to data, no records are mixed.
+    says something about each of them. Its outputs spread in all directions, while those of a usual
+    layer lie mostly along one (the mean), on which clipped gradients are then spent. Centring is
+    within each record and cell: nothing is fitted to data, no records are mixed.
 
     Args:
         shape: of an image, [channels, height, width]; ConfigError if it is smaller than a cell.
@@ -224,10 +223,10 @@ class Filters(nn.Module):
         size: of a filter, odd.
         cell: height and width of the cells; what is left over at the edges is dropped.
         centring: share of the mean over filters that is subtracted, in each cell.
-        scale: what the outputs are multiplied with.
-        background: of the pixels, which padding then equals.
+        scale: factor of the outputs.
+        background: value of background pixels, which padding then equals.
         oriented: whether filters begin as derivatives in evenly spaced directions, or random with
-            mean 0. Their absolute values sum to 1.
+            mean 0. A filter's absolute values sum to 1.
     """
 
     def __init__(
@@ -281,7 +280,7 @@ def derivatives(count: int, size: int, width: float = 1.0) -> Tensor:
 
 
 class Sum(nn.Module):
-    """Adds up the clients' embeddings, which are predictions already, and one bias per output.
+    """The sum of the clients' embeddings, which are predictions already, and one bias per output.
 
     VFL-CZOFO's server for CIFAR-10 is the plain sum and has nothing to train. The bias, zero at
     first, is the least that can be trained; with ``server.update: none`` this is the plain sum.
@@ -311,9 +310,9 @@ class Sum(nn.Module):
 class Bag(nn.Module):
     """The mean of the words' vectors, then an MLP: texts without any order of words.
 
-    Token 0 is padding and counts for nothing; a text without words is the zero vector. Tokens
-    beyond the vocabulary, which counts padding, are taken modulo its size: for hashed words one
-    more collision. A word's vector has ``width`` numbers; what follows is an `mlp`.
+    Token 0 is padding and is left out of the mean; a text without words is the zero vector. Tokens
+    beyond the vocabulary, which counts padding, are taken modulo its size, as one more collision
+    of hashed words. A word's vector has ``width`` numbers; what follows is an `mlp`.
     """
 
     def __init__(self, vocabulary: int, width: int, hidden: Sequence[int], outputs: int) -> None:

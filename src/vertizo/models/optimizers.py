@@ -1,7 +1,7 @@
-"""Gradients that can be added to a flat vector, descent by them, and the two controls of it.
+"""Optimisers of a flat vector: SGD, Adam and the two controls, and the gradients they take.
 
-Small enough to be ours: a zeroth-order gradient exists only as a seed and a coefficient
-(`vertizo.zeroth_order.estimators.Along`), which no optimiser of PyTorch accepts.
+PyTorch's optimisers do not fit: a zeroth-order gradient exists only as a seed and a coefficient
+(`vertizo.zeroth_order.estimators.Along`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add(vector: Tensor, numbers: Tensor, factor: Scalar) -> None:
-    """``vector += factor · numbers``, in place; both [d], wherever and of whatever type."""
+    """``vector += factor · numbers``, in place; both [d], of any device and type."""
     if isinstance(factor, torch.Tensor):
         vector.addcmul_(numbers.to(vector), factor.to(vector))
         return
@@ -35,7 +35,7 @@ def add(vector: Tensor, numbers: Tensor, factor: Scalar) -> None:
 
 
 def is_plain(vector: Tensor) -> bool:
-    """Whether it is float32 in the processor's memory, without gaps."""
+    """Whether a vector is float32, contiguous and in the processor's memory."""
     return vector.dtype is torch.float32 and vector.is_cpu and vector.is_contiguous()
 
 
@@ -46,7 +46,7 @@ class Gradient(Protocol):
         """``vector += scale · gradient``, in place."""
 
     def held(self) -> tuple[Tensor, Scalar] | None:
-        """A vector in memory, and the number that it is multiplied by; None where there is none."""
+        """A vector and its factor, if the gradient is held in memory; else None."""
 
     def norm(self) -> Scalar:
         """Its Euclidean norm."""
@@ -63,7 +63,7 @@ class Dense:
         add(vector, self.vector, scale)
 
     def held(self) -> tuple[Tensor, float]:
-        """The vector, once."""
+        """The vector, with the factor 1."""
         return self.vector, 1.0
 
     def norm(self) -> Scalar:
@@ -73,26 +73,26 @@ class Dense:
 
 
 class Penalty(Protocol):
-    """A regulariser λ g(w) of one's own parameters."""
+    """A regulariser λ g(w) of a party's own parameters."""
 
     def gradient(self, parameters: Tensor, loss: Gradient) -> Gradient:
-        """``λ ∂g/∂w`` there; an estimate goes along the directions of the loss's."""
+        """``λ ∂g/∂w`` at ``parameters``; an estimated one uses the directions of the loss's."""
 
 
 class Optimizer(Stateful):
-    """Changes parameters by a gradient: not at all, unless a derived class does."""
+    """The base of optimisers: `step` changes parameters by a gradient; here it does nothing."""
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
 
 
 class Frozen(Optimizer):
-    """The control that never moves: what the other side reaches alone."""
+    """The control that never moves: it shows what the other side reaches alone."""
 
 
 LARGEST = float(np.finfo(np.float32).max)
 ADAM_FLOOR = 1e-8
-"""ε of Adam, as PyTorch has it."""
+"""ε of Adam, PyTorch's default."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class Decay:
     steps: int
     kind: Literal["linear", "cosine", "step"] = "linear"
     milestones: tuple[float, ...] = ()
-    """Of ``step``: shares of the run, at each of which the rate is multiplied by ``factor``."""
+    """For ``step``: shares of the run, at each of which the rate is multiplied by ``factor``."""
     factor: float = 1.0
 
     def share(self, step: int) -> float:
-        """What is left of the rate at that step, counted from 0."""
+        """The factor of the rate at that step, counted from 0."""
         done = min(1.0, step / max(1, self.steps))
         if self.kind == "linear":
             return 1 - done
@@ -116,8 +116,8 @@ class Decay:
 
 
 class _Descent(Optimizer):
-    """A rate η that falls as ``decay`` says, and a regulariser: λ/2 ‖w‖² of ``weight_decay`` λ, or
-    any other ``penalty``."""
+    """The base of optimisers with a rate η, which falls as ``decay`` says, and a regulariser:
+    λ/2 ‖w‖² of ``weight_decay`` λ, or any other ``penalty``."""
 
     STATE: ClassVar[tuple[str, ...]] = ("_steps",)
 
@@ -139,10 +139,10 @@ class _Descent(Optimizer):
 
 
 class Sgd(_Descent):
-    """``v ← m v + g + λ w``, ``w ← w − η v``; without momentum no velocity is held. A penalty's
-    gradient takes the place of λ w.
+    """Stochastic gradient descent: ``v ← m v + g + λ w``, ``w ← w − η v``.
 
-    η is the learning rate and m, in [0, 1), the momentum.
+    η is the learning rate and m, in [0, 1), the momentum; without it no velocity is held. A
+    penalty's gradient takes the place of λ w.
     """
 
     STATE = ("_velocity",)
@@ -232,14 +232,14 @@ class Adam(_Descent):
 
 
 def _beside(parameters: Tensor, held: Tensor | None) -> Tensor:
-    """What an optimiser holds, where the parameters are: a checkpoint's is the processor's."""
+    """An optimiser's vector on the parameters' device; a checkpoint's comes on the CPU."""
     return torch.zeros_like(parameters) if held is None else held.to(parameters.device)
 
 
 class RandomUpdates(Optimizer):
-    """The control that moves as far as the method would, in directions that know nothing.
+    """The control that moves as far as the method would, but in random directions.
 
-    ``inner`` makes the steps; ``draw`` is from (step number, norm) to a gradient of that norm,
+    ``inner`` makes the steps; ``draw`` maps (step number, norm) to a gradient of that norm,
     independent of everything else.
     """
 

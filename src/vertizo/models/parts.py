@@ -1,4 +1,4 @@
-"""What a module is made of: what training moves, what it leaves, and what cannot be had."""
+"""Parts of a module: its trained parameters, its buffers, and layers that are refused."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from vertizo.core.errors import ConfigError, VertizoError
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 COMPARED = 2**16
-"""A buffer of more numbers is only seen to change where PyTorch counts its changes."""
+"""Most numbers of a buffer whose values are compared; of others PyTorch's counter of changes is."""
 
 
 class ChangedBufferError(ConfigError):
-    """An evaluation left something behind in a module."""
+    """An evaluation changed a buffer of the module."""
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """What training moves: the parameters with ``requires_grad``, by name."""
+    """The parameters that training moves, those with ``requires_grad``, by name."""
     return {name: part for name, part in module.named_parameters() if part.requires_grad}
 
 
 def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """One vector that holds all parameters in order; each becomes a view of its part.
+    """Make one vector that holds all parameters in order; each becomes a view of its part.
 
     ConfigError where there are none, or of several dtypes.
     """
@@ -49,7 +49,7 @@ def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def materialised(module: nn.Module, example: Tensor) -> nn.Module:
-    """The module, whose lazy layers (LazyLinear) learn their sizes from ``example`` [2, ...]."""
+    """Let lazy layers (LazyLinear) learn their sizes from ``example`` [2, ...]."""
     if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
         with torch.no_grad():
             module.eval()(example)
@@ -57,9 +57,9 @@ def materialised(module: nn.Module, example: Tensor) -> nn.Module:
 
 
 def check(module: nn.Module, *, batch_norm: bool) -> None:
-    """Refuse a user's module with layers that cannot be, by ConfigError.
+    """Refuse a user's module with unsuitable layers, by ConfigError.
 
-    That is those that normalise over a batch, unless they may, and those that do not know their
+    These are layers that normalise over a batch, unless ``batch_norm``, and lazy layers without
     sizes even after a first batch (`materialised`).
     """
     lazy = None
@@ -79,7 +79,7 @@ def check(module: nn.Module, *, batch_norm: bool) -> None:
 
 
 def other_in_training(module: nn.Module) -> list[str]:
-    """Kinds of its layers that do in training what they do not do in evaluation."""
+    """Names of the layer classes that act differently in training: dropout, batch normalisation."""
     kinds = set()
     for part in module.modules():
         share = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0)
@@ -91,9 +91,9 @@ def other_in_training(module: nn.Module) -> list[str]:
 
 @contextmanager
 def user_code_errors(what: str) -> Iterator[None]:
-    """What fails inside is somebody else's code: it ends in one line, the outermost one's words.
+    """Turn errors of a user's code inside the block into a ConfigError of one line.
 
-    A ConfigError says ``what`` fails, and the error's first line.
+    It says ``what`` fails, and the error's first line; of nested blocks the outermost words it.
     """
     try:
         yield
@@ -106,31 +106,31 @@ def user_code_errors(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Of somebody else's error, and its kind."""
+    """The class of an error, and the first line of its message."""
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def failing(name: str, inputs: Tensor) -> str:
-    """Words for a model that fails for these inputs."""
+    """The words of an error line for a model that fails for these inputs."""
     return f"the model {name} fails for {len(inputs)} records of shape {list(inputs.shape[1:])}"
 
 
 class Buffers:
-    """A module's buffers: a training pass may change those that checkpoints have, others none."""
+    """A module's buffers: evaluations may change none, training passes those in checkpoints."""
 
     def __init__(self, module: nn.Module) -> None:
         self._name = type(module).__name__
         self._live = dict(module.named_buffers())
         paths = {name: name.rpartition(".") for name in self._live}
         self._owners = {name: (module.get_submodule(p), key) for name, (p, _, key) in paths.items()}
-        """By name, and where each is."""
+        """Name → the module that owns the buffer, and its key there."""
         self._dropped = {
             name
             for name, (owner, key) in self._owners.items()
             if key in owner._non_persistent_buffers_set
         }
-        """Those that no checkpoint has."""
+        """Names of the buffers that no checkpoint has."""
         self._seen: dict[str, tuple[int, Tensor | None]] = {}
         self._look()
 
@@ -140,15 +140,15 @@ class Buffers:
             self._seen[name] = buffer._version, buffer.clone() if small else None
 
     def kept(self) -> dict[str, Tensor]:
-        """Those that checkpoints have; live."""
+        """The buffers that checkpoints have, live."""
         return {name: b for name, b in self._live.items() if name not in self._dropped}
 
     def copies(self) -> dict[str, Tensor]:
-        """Of all, for a pass to change."""
+        """Copies of all buffers, for a pass to change."""
         return {name: buffer.clone() for name, buffer in self._live.items()}
 
     def check_unchanged(self) -> None:
-        """Raises ChangedBufferError if an evaluation changed one."""
+        """Raise ChangedBufferError if an evaluation changed a buffer."""
         for name, (owner, key) in self._owners.items():
             version, seen = self._seen[name]
             buffer = self._live[name]
@@ -165,9 +165,10 @@ class Buffers:
                 )
 
     def changed(self, swapped: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a pass made of those that checkpoints have.
+        """The buffers of checkpoints as a training pass left them.
 
-        ConfigError if it changed one that no checkpoint has, or a shape.
+        Raises:
+            ConfigError: it changed a buffer that no checkpoint has, or a shape or type.
         """
         found = {}
         for name, buffer in self._live.items():
@@ -188,7 +189,7 @@ class Buffers:
         return found
 
     def put(self, values: Mapping[str, Tensor]) -> None:
-        """Put values in their place."""
+        """Copy values into the module's buffers."""
         for name, value in values.items():
             self._live[name].copy_(value)
         self._look()

@@ -1,12 +1,13 @@
-"""What a client can make of its features without any label, in front of its model.
+"""Label-free preparation of a client's features, in front of its model.
 
-Fitted on its own training records before the first query, or fixed beforehand; no other party hears
-of it. Categories become one column each. Defined in docs/mathematics.md, Label-free preparation.
+It is fitted on the client's own training records before the first query, or fixed beforehand; no
+other party hears of it. Each value of a category becomes one column. Defined in
+docs/mathematics.md, Label-free preparation.
 
 ========  ==========================================================================
 pca       the principal components of largest variance
-whiten    the same, each with variance 1
-splines   the components of numbers that are cut into hats: functions that bend at the median
+whiten    the principal components, each with variance 1
+splines   the components of linear splines of numbers, which bend at the median
 kmeans    ``max(0, mean_k d_k − d_k)`` of the distances to centroids (Coates and Ng)
 filters   rectified derivatives of images in a few directions, meaned over cells; fixed
 ========  ==========================================================================
@@ -34,35 +35,35 @@ FLAT = 1e-6
 TIPS = (0.0, 0.5, 1.0)
 """Quantiles of a number at which its hats are 1."""
 DIRECTIONS = 8
-"""Of the filters."""
+"""Number of directions of the filters."""
 SCALES = ((1.0, 3), (2.0, 7))
-"""Their widths and sizes in pixels; the coarser ones where there is room for both."""
+"""Width and size in pixels of the fine and the coarse filters; coarse ones if there is room."""
 CELL = 4
 """Pixels of a cell's sides, at least."""
 AT_ONCE = 2048
 """Images that are filtered together."""
 GAIN = 5.0
-"""What means are multiplied with, so that they are about as large as pixels."""
+"""Factor of the means, which makes them about as large as pixels."""
 
 
 def preparation(
     kind: PretrainName, features: Tensor, cardinalities: Sequence[int], components: int, seed: int
 ) -> Preparation | FilterMeans:
-    """What ``client.pretrain`` names, for a client's features; as of `Preparation`."""
+    """Make the preparation that ``client.pretrain`` names; arguments as of `Preparation`."""
     if kind == "filters":
         return FilterMeans(features.shape[1:], components, tokens=not features.is_floating_point())
     return Preparation(kind, features, cardinalities, components, seed)
 
 
 class Preparation(nn.Module):
-    """Features [batch, ...] to [batch, components], by what is fitted on the training records.
+    """Features [batch, ...] to [batch, components], by a fit on the training records.
 
     Args:
         kind: see above.
-        features: of the training records, [records, ...]; codes of categories first.
-        cardinalities: of those categories.
-        components: at most so many.
-        seed: of the centroids' choice.
+        features: those of the training records, [records, ...]; codes of categories first.
+        cardinalities: numbers of values of those categories.
+        components: most numbers to make.
+        seed: seed of the choice of centroids.
 
     Raises:
         ConfigError: there is nothing to fit, or the features are tokens.
@@ -101,7 +102,7 @@ class Preparation(nn.Module):
         self.components = len(self.get_buffer("basis"))
 
     def _numbers(self, features: Tensor) -> Tensor:
-        """Rows of numbers or their hats, behind categories as one column each."""
+        """Rows of one column for each value of the categories, then numbers or their splines."""
         if self._kind != "splines":
             return one_hot(features, self._cardinalities)
         rows, count = features.flatten(1), len(self._cardinalities)
@@ -119,7 +120,7 @@ class Preparation(nn.Module):
 
 
 def one_hot(features: Tensor, cardinalities: Sequence[int]) -> Tensor:
-    """Rows [batch, columns] with a column for each category of the first ones, which hold codes."""
+    """Rows in which the first columns, codes, become one column for each of their values."""
     rows = features.flatten(1)
     parts = [
         F.one_hot(rows[:, place].nan_to_num(0).clamp(0, k - 1).long(), k).to(rows.dtype)
@@ -129,15 +130,15 @@ def one_hot(features: Tensor, cardinalities: Sequence[int]) -> Tensor:
 
 
 def spline_basis(numbers: Tensor, tips: Tensor) -> Tensor:
-    """How near numbers are to the tips of their columns, [rows, columns, tips]: linear splines.
+    """Linear splines of numbers, [rows, columns, tips]: how near each is to its column's tips.
 
-    Each hat is 1 at its own tip, 0 at the others and straight between them; of equal tips
-    only the last counts. A number beyond all tips is at the nearest, so that its hats are
-    between 0 and 1 and sum to 1, whatever it is.
+    Each basis function (hat) is 1 at its own tip, 0 at the others and linear between them; of
+    equal tips only the last counts. A number beyond all tips counts as the nearest one, so that
+    its hats are always between 0 and 1 and sum to 1.
 
     Args:
-        numbers: [rows, columns].
-        tips: rising, [columns, tips].
+        numbers: numbers [rows, columns].
+        tips: ascending tips [columns, tips].
     """
     gaps = tips.diff(dim=1)
     passed = (numbers.unsqueeze(2) - tips[:, :-1]) / torch.where(gaps > 0, gaps, 1)
@@ -154,8 +155,8 @@ class FilterMeans(nn.Module):
     fitted, and a record's numbers depend on that record alone.
 
     Args:
-        shape: of one record's features.
-        components: at most so many; below 8 so many directions and one cell.
+        shape: shape of one record's features.
+        components: most numbers to make; fewer than 8 are as many directions in one cell.
         tokens: whether the features are tokens.
 
     Raises:
@@ -213,7 +214,7 @@ def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
 
 
 class Padded(nn.Module):
-    """A preparation whose numbers are followed by zeros, so that there are always as many."""
+    """A preparation followed by zeros, so that its width is always the same."""
 
     def __init__(self, front: Preparation | FilterMeans, width: int) -> None:
         super().__init__()
@@ -235,7 +236,7 @@ class Pretrained(DifferentiableModel):
 
     @property
     def parts(self) -> tuple[nn.Module, DifferentiableModel]:
-        """What prepares, and the model behind it."""
+        """The preparation, and the model behind it."""
         return self._front, self._model
 
     def with_model(self, model: DifferentiableModel) -> Pretrained:
@@ -243,7 +244,7 @@ class Pretrained(DifferentiableModel):
         return Pretrained(self._front, model)
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
-        """Of a table whole, once: every query of a client is about rows of the same."""
+        """Prepared inputs; a table is prepared once as a whole, since all queries read it."""
         with torch.no_grad():
             if not isinstance(inputs, Selected):
                 return self._front.forward(inputs)
@@ -253,11 +254,11 @@ class Pretrained(DifferentiableModel):
 
     @property
     def is_affine(self) -> bool:
-        """The model's: what is in front does not move."""
+        """Whether the model is affine: the preparation does not move."""
         return self._model.is_affine
 
     def state(self) -> State:
-        """The model's, and what its inputs are prepared by."""
+        """The states of the preparation and of the model."""
         return {"front": dict(self._front.state_dict()), "model": self._model.state()}
 
     def load(self, state: State) -> None:
@@ -278,7 +279,7 @@ class Pretrained(DifferentiableModel):
         return self._model(self._prepared(inputs))
 
     def table_of(self, features: Tensor) -> Tensor:
-        """The records as they are, which are prepared once and not in every query anew."""
+        """The records as they are; they are prepared once, not in every query anew."""
         return features
 
     def along(
@@ -297,5 +298,5 @@ class Pretrained(DifferentiableModel):
         return self._model.forward(Points(self._prepared(points.rows)), number)
 
     def settle(self) -> None:
-        """The model's."""
+        """Settle the model; see `DifferentiableModel.settle`."""
         self._model.settle()

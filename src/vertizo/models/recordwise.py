@@ -1,14 +1,14 @@
-"""Somebody's module, one record at a time: whatever it does, records do not mix.
+"""A user's module evaluated one record at a time, so that it cannot mix records.
 
-A guarantee bounds how far one record moves what is released. A module that takes records together
-breaks it: in its forward pass, by a hook in the backward one, or by what it keeps from one record
-to the next. No trial shows that a module does none of that, since a last layer of zeros hides it.
-So each record is a batch of its own in both passes, of a copy of the module that is thrown away
-afterwards, with the parameters as arguments. Under ``torch.vmap`` that is one pass for many
-records; what it refuses is evaluated one after the other.
+A guarantee bounds how far one record moves what is released. A module that mixes records breaks it:
+in its forward pass, by a hook in the backward one, or by what it keeps from one record to the next.
+No trial shows that a module does none of that, since a last layer of zeros hides it. So each record
+is a batch of its own in both passes, on a copy of the module that is thrown away afterwards, with
+the parameters as arguments. Under ``torch.vmap`` that is one pass for many records; a module that
+it refuses is evaluated for one record after the other.
 
-What remains to be assumed is that the module keeps nothing outside itself, such as in a global
-variable, and that compiled operators which it brings keep records apart under ``torch.vmap``.
+It is still assumed that the module keeps nothing outside itself, such as in a global variable, and
+that compiled operators which it brings keep records apart under ``torch.vmap``.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ LOG = logging.getLogger("vertizo.models")
 
 @dataclass(frozen=True)
 class _Asked:
-    """Something that is asked of each record; it may have several parts."""
+    """A question to the module about each record, whose answer may have several parts."""
 
     name: str
     mapped: Callable[..., tuple[Tensor, ...]]
-    """Of a copy of the module, weights, a record [...] and perhaps more of it; for ``vmap``."""
+    """The answer of a module's copy for weights, a record [...] and slopes; for ``vmap``."""
     alone: Callable[..., tuple[Tensor, ...]]
-    """The same by autograd, hooks and all."""
+    """The same answer by autograd, hooks included."""
     shapes: Callable[[Tensor], Sequence[torch.Size]]
-    """Of the parts, for a record."""
+    """Shapes of the parts, for a record."""
 
 
 class RecordwiseModel(TorchModel):
-    """A module in evaluation mode, of which every pass is of one record and on a copy of its own.
+    """A module in evaluation mode whose every pass is for one record, on a copy of its own.
 
     Random draws are the same for each record and in each pass. Once an evaluation went well, a
     record for which one fails yields zeros, and is logged: no record decides whether a run goes on.
@@ -60,10 +60,10 @@ class RecordwiseModel(TorchModel):
         super().__init__(*made, **options)
         self._name = f"the model {type(self.module).__name__}"
         self._went: dict[str, bool] = {}
-        """What was asked and went well, and whether ``torch.vmap`` took it."""
+        """Names of questions that were answered → whether ``torch.vmap`` took them."""
 
     def together(self) -> TorchModel:
-        """A copy of the model as somebody wrote it, of whole batches: to try it."""
+        """A copy that evaluates whole batches, to try whether the module mixes records."""
         module = _copied(self.module)
         own = dict(module.named_parameters())
         parameters = flatten(own[name] for name in self._weights)
@@ -81,7 +81,7 @@ class RecordwiseModel(TorchModel):
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs].
 
-        By central differences where PyTorch has none.
+        They are central differences where PyTorch has no derivatives.
         """
         rows, found = inputs.to(self.parameters.device), []
         sizes = [weight.numel() for weight in self._weights.values()]
@@ -147,7 +147,7 @@ class RecordwiseModel(TorchModel):
         return HeldGradients(self._each(asked, rows, slopes))
 
     def input_gradients(self, rows: Tensor, slopes: Tensor) -> Tensor:
-        """Of ``slope_i · output_i`` with respect to each record, of the shape of ``rows``."""
+        """Gradients of ``slope_i · output_i`` by each record, of the shape of ``rows``."""
 
         def mapped(
             module: nn.Module, at: Weights, row: Tensor, slope: Tensor
@@ -175,7 +175,7 @@ class RecordwiseModel(TorchModel):
         return found
 
     def _outputs(self, module: nn.Module, weights: Weights, row: Tensor) -> Tensor:
-        """Of one record, [outputs]."""
+        """Outputs for one record, [outputs]."""
         batch = row.unsqueeze(0)
         return self._rows_of(functional_call(module, weights, (batch.clone(),)), batch)[0]
 
@@ -183,7 +183,7 @@ class RecordwiseModel(TorchModel):
         return [torch.Size([self._widths[row.shape]])]
 
     def _each(self, asked: _Asked, rows: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        """Of every record what is asked, [records, ...] of each part, where results are wanted."""
+        """Ask about every record; each part is [records, ...], on the device of results."""
         if not len(rows):
             blank = [part.new_zeros(1, *part.shape[1:]) for part in (rows, *more)]
             return tuple(part[:0] for part in self._each(asked, *blank))
@@ -196,7 +196,7 @@ class RecordwiseModel(TorchModel):
         return tuple(map(self.back, found))
 
     def _together(self, asked: _Asked, *each: Tensor) -> tuple[Tensor, ...] | None:
-        """In one pass; None where ``torch.vmap`` refuses that, or might not keep records apart."""
+        """Ask in one pass; None where ``torch.vmap`` refuses, or might not keep records apart."""
         of = partial(asked.mapped, _copied(self.module), self._cloned())
         if _some_rule_is_somebodys():
             return None
@@ -228,7 +228,7 @@ class RecordwiseModel(TorchModel):
 
     @contextmanager
     def _apart(self, rows: Tensor) -> Iterator[None]:
-        """Nothing inside reaches a generator, a graph or a person."""
+        """Keep random generators, graphs and warnings outside the block untouched by it."""
         devices = [rows.device] if rows.device.type == "cuda" else []
         with (
             torch.no_grad(),
@@ -280,7 +280,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _some_rule_is_somebodys() -> bool:
-    """Whether a `torch.autograd.Function` of this process says itself how it takes many records."""
+    """Whether a `torch.autograd.Function` of a user's in this process has its own rule for vmap."""
     kinds = Function.__subclasses__()
     while kinds:
         kind = kinds.pop()

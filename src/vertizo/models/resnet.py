@@ -1,4 +1,4 @@
-"""ResNet-18 (He et al. 2016) for small images, whole or cut behind its first convolution.
+"""ResNet-18 (He et al. 2016) for small images, whole or cut after its first convolution.
 
 The first convolution is 3×3 with stride 1 and no pooling follows it, as is usual for CIFAR-10.
 Every batch normalisation is a group normalisation (Wu and He 2018) unless ``norm`` is ``batch``:
@@ -25,7 +25,7 @@ def whole(
 ) -> nn.Sequential:
     """Images of ``shape`` (channels, height, width) to ``outputs`` numbers.
 
-    VFL-CZOFO's client for CIFAR-10 is one with 10 outputs, which are added up at the server.
+    VFL-CZOFO's client for CIFAR-10 has 10 outputs, which the server adds up.
     """
     return nn.Sequential(*_first(shape[0], width, norm), *_rest(width, width, outputs, norm))
 
@@ -48,7 +48,7 @@ def rest(
     width: int = WIDTH,
     norm: NormName = "group",
 ) -> nn.Sequential:
-    """What follows the first convolution: rows of ``joined`` numbers to ``outputs`` numbers.
+    """ResNet-18 after its first convolution: rows of ``joined`` numbers to ``outputs`` numbers.
 
     ConfigError where the joined embeddings are not the maps that `ConcatenatedMaps` puts together.
     """
@@ -64,11 +64,12 @@ def rest(
 
 
 class ConcatenatedMaps(nn.Module):
-    """Rows of concatenated, flattened feature maps, ``channels`` each, to ``image`` again.
+    """Joins the clients' flattened feature maps, concatenated in each row, to maps of one image.
 
-    The side along which the ``parts`` lie goes to them in equal strips, the remainder to the last,
-    as `vertizo.data.vertical` cuts images; along ``channels``, each part covers the whole image of
-    (height, width). ConfigError where there are fewer pixels than parts.
+    Each of the ``parts`` has ``channels`` maps. Along width or height the parts are equal strips of
+    ``image`` (height, width), the last with the remainder, as `vertizo.data.vertical` cuts images;
+    along ``channels`` each part covers the whole image. ConfigError where there are fewer pixels
+    than parts.
     """
 
     def __init__(self, channels: int, image: tuple[int, int], parts: int, along: Side) -> None:
@@ -97,7 +98,7 @@ class ConcatenatedMaps(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and what goes past them."""
+    """A residual block: two 3×3 convolutions and the path past them."""
 
     def __init__(self, before: int, after: int, stride: int, norm: NormName) -> None:
         super().__init__()
@@ -138,7 +139,7 @@ def _convolution(before: int, after: int, stride: int, side: int = 3) -> nn.Conv
 
 
 def _norm(channels: int, norm: NormName) -> nn.Module:
-    """Of groups: at most 32 of at least two channels, as one value alone would become zero."""
+    """A normalisation layer; groups are at most 32, of two channels or more unless there is one."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(math.gcd(32, max(1, channels // 2)), channels)

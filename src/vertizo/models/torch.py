@@ -1,4 +1,4 @@
-"""Any ``torch.nn.Module`` as a model over one flat parameter vector."""
+"""Models from any ``torch.nn.Module``, over one flat parameter vector."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def wrap(
     *,
     kind: type[TorchModel] | None = None,
 ) -> DifferentiableModel:
-    """The module as a model: in closed form where its shape allows that, by autograd else.
+    """Make a model of a module: a `LinearStack` where it is one on the processor, else by autograd.
 
-    On another device than the processor it is by autograd always. Inputs may come from anywhere.
+    Inputs may be on any device.
 
     The module's parameters become views of one flat vector, so that a change of that vector is a
-    change of the module, and no second copy of the weights exists. What has no ``requires_grad`` is
-    not in it and stays as it is. ``training`` is the randomness of a module that trains as
-    PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always. A ``kind``
+    change of the module, and no second copy of the weights exists. Parameters without
+    ``requires_grad`` are not in it and stay as they are. ``training`` is the randomness of a module
+    in training mode (see `TorchModel`); None for one that is always in evaluation mode. A ``kind``
     takes the place of `TorchModel`.
 
     Raises:
@@ -74,7 +74,7 @@ def over(
     where: Where = PROCESSOR,
     kind: type[TorchModel] | None = None,
 ) -> DifferentiableModel:
-    """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
+    """`wrap` for a module whose parameters named in ``own`` are already views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
     layers = layers_of(module) if is_whole and parameters.is_cpu else None
     if layers is None:
@@ -84,7 +84,7 @@ def over(
 
 
 class TorchModel(DifferentiableModel):
-    """A module by autograd; zeroth-order training never builds a graph.
+    """A module differentiated by autograd; zeroth-order training never builds a graph.
 
     Without ``training`` the module is in evaluation mode: a random layer such as dropout would
     answer the two evaluations of a zeroth-order query differently. No evaluation may change a
@@ -113,19 +113,19 @@ class TorchModel(DifferentiableModel):
         self._buffers = Buffers(module)
         self._training = training
         self._made: dict[str, Tensor] = {}
-        """Of the buffers by the last training pass."""
+        """Buffers as the last training pass left them."""
         self._widths: dict[torch.Size, int] = {}
-        """Of the outputs, by shape of one record."""
+        """Shape of one record → number of its outputs."""
         self._maps = True
         """Whether ``torch.vmap`` takes the module, as far as is known."""
 
     def state(self) -> State:
-        """w, live; with what is frozen and with the buffers, where there are some."""
+        """w, live; with frozen parameters and buffers, where there are some."""
         rest = {**self._frozen, **self._buffers.kept()}
         return {"parameters": self.parameters, "rest": rest} if rest else self.parameters
 
     def load(self, state: State) -> None:
-        """Go on from ``state``; one of w alone leaves what is frozen and the buffers."""
+        """Go on from ``state``; one of w alone leaves frozen parameters and buffers as they are."""
         if isinstance(state, Tensor):
             put(self.parameters, state)
             return
@@ -191,7 +191,7 @@ class TorchModel(DifferentiableModel):
         return values, _GraphPullback(self, outputs, weights, variable)
 
     def not_differentiable(self) -> ConfigError:
-        """What is wrong where no graph is made."""
+        """The error for outputs that have no graph."""
         return ConfigError(
             f"the model {type(self.module).__name__} is not differentiable: its outputs do not "
             "depend on its parameters by operations that have gradients; train it with "
@@ -206,8 +206,8 @@ class TorchModel(DifferentiableModel):
     def record_gradients(self, rows: Tensor, slopes: Tensor) -> HeldGradients:
         """Gradients of ``slope_i · output_i``, each record evaluated as a batch of its own.
 
-        Many at a time where ``torch.vmap`` takes the module, one after the other where not. Inputs
-        are [records, ...], slopes [records, outputs].
+        They are computed together where ``torch.vmap`` takes the module, else one after the other.
+        Inputs are [records, ...], slopes [records, outputs].
 
         Raises:
             ConfigError: the module cannot be differentiated for one record.
@@ -255,22 +255,22 @@ class TorchModel(DifferentiableModel):
         )
 
     def _variables(self) -> dict[str, Tensor]:
-        """The weights' own storage, with a graph of its own."""
+        """Leaf variables on the weights' own storage, for a new graph."""
         return {name: part.detach().requires_grad_(True) for name, part in self._weights.items()}
 
     def back(self, result: Tensor) -> Tensor:
-        """A result where it is wanted."""
+        """Copy a result to the device of results."""
         return self._where.back(result)
 
     def settle(self) -> None:
-        """Keep what the last `forward` made of the buffers."""
+        """Keep the buffers as the last `forward` left them."""
         if self._made:
             self._buffers.put(self._made)
             self._made = {}
 
     @contextmanager
     def _pass(self, number: int) -> Iterator[None]:
-        """One training pass inside, if the module is to be in training."""
+        """Put the module in training mode inside the block, for pass ``number``; no-op without."""
         if self._training is None:
             yield
             return
@@ -283,7 +283,7 @@ class TorchModel(DifferentiableModel):
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """On a card: sums in one order, and products of the model's precision."""
+        """Set deterministic sums and the model's precision on a card inside the block."""
         if self.parameters.device.type != "cuda":
             yield
             return
@@ -313,7 +313,7 @@ class TorchModel(DifferentiableModel):
             )
 
     def _rows_of(self, outputs: object, inputs: Tensor) -> Tensor:
-        """What the module returned for some records, [records, outputs]."""
+        """Check the module's outputs for some records and return them as [records, outputs]."""
         name, count = type(self.module).__name__, inputs.shape[0]
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
             shape = getattr(outputs, "shape", None)
@@ -351,7 +351,7 @@ class _GraphPullback:
         return self._model.back(self._gradients(gradient, [self._inputs])[0])
 
     def _gradients(self, gradient: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
-        """With respect to these; zeros for what is not used."""
+        """Gradients with respect to ``of``; zeros for those that outputs do not use."""
         outputs = self._outputs
         failure = failing(type(self._model.module).__name__, self._inputs)
         with user_code_errors(failure), self._model.arithmetic():
@@ -369,7 +369,10 @@ class _GraphPullback:
 
 
 def rejects_single_record(module: nn.Module, row: Tensor) -> bool:
-    """Whether batch normalisation refuses one record, ``row`` [1, ...], in training; tried."""
+    """Whether batch normalisation refuses a single record, ``row`` [1, ...], in training.
+
+    Found by trying on a copy.
+    """
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             copy.deepcopy(module).cpu().train()(row)

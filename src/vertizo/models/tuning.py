@@ -1,9 +1,9 @@
-"""What is trained of a pre-trained encoder: everything, its biases, low-rank additions, or no more
-than the linear layers behind it, which always are.
+"""Fine-tuning of a pre-trained encoder: everything, its biases, low-rank additions, or only the
+linear layers behind it, which are always trained.
 
-What is left out has no ``requires_grad``: it is no part of w, and nothing is propagated back to
-where only such parameters are. Of a MiniLM's 22.6 million parameters 25,728 are biases; additions
-of rank 8 have 73,728 numbers.
+Frozen parameters have no ``requires_grad``: they are no part of w, and nothing is propagated back
+to where only such parameters are. Of a MiniLM's 22.6 million parameters 25,728 are biases;
+additions of rank 8 have 73,728 numbers.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import Trainable
 
 PROJECTIONS = ("query", "value", "q_lin", "v_lin")
-"""Of attention to queries and to values, as BERT and DistilBERT call them."""
+"""Names in BERT and DistilBERT of attention's projections to queries and to values."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is trained."""
+    """The part of an encoder that is trained."""
 
     part: Trainable = "all"
     rank: int = 8
-    """Of ``lora``'s additions."""
+    """Rank of the additions of ``lora``."""
     last_blocks: int | None = None
-    """How many of the last attention blocks are reached; None for all, and the word vectors."""
+    """How many of the last attention blocks are trained; None for all, and word vectors."""
 
 
 def tuned(module: nn.Module, tuning: Tuning) -> nn.Module:
-    """The module, with ``requires_grad`` where it is to be trained, and no dropout in other blocks.
+    """Set ``requires_grad`` in a module as ``tuning`` says, and turn off dropout in frozen blocks.
 
-    It is one of `vertizo.models.text`: its children ``words``, ``blocks`` and ``head`` are the
-    embedding layer, the attention blocks and the linear layers behind, as far as it has them.
+    The module is one of `vertizo.models.text`: its children ``words``, ``blocks`` and ``head`` are
+    the embedding layer, the attention blocks and the linear layers behind, where it has them.
     ``bias`` is BitFit (Ben Zaken et al., 2022), ``lora`` is LoRA (Hu et al., 2022). ConfigError
     where there are fewer than ``last_blocks`` blocks.
     """
