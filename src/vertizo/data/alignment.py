@@ -1,4 +1,4 @@
-"""Records by their identifier: keys as canonical text, rows in canonical order, a table on disk.
+"""Record keys: identifiers as canonical text, rows in canonical order, aligned tables on disk.
 
 A key is text in Unicode's form NFC, without spaces around it. A whole number is written in decimal
 digits alone, so that 12, 12.0 and "12" are one key; "012" is another, because text may mean its
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".parquet")
 EXACT = {"Float64": 2**53, "Float32": 2**24, "Float16": 2**11}
-"""Floating-point numbers from here on stand for more than one whole number."""
+"""Type → magnitude from which on its floats stand for more than one whole number."""
 ALLOWED = "identifiers are whole numbers or text"
 
 
@@ -41,10 +41,10 @@ def keys_of(
     """The key of each row, in the order of the rows.
 
     The column holds text, whole numbers, or floating-point numbers without a fraction. ``source``
-    is what to call the frame in a complaint, ``place`` what to call a row.
+    names the frame in error lines, ``place`` a row.
 
     Raises:
-        DataError: no such column, no rows, or a key that is missing, no identifier, or there twice.
+        DataError: no such column, no rows, or a key is missing, no identifier, or occurs twice.
     """
     if column not in frame.columns:
         raise DataError(
@@ -77,17 +77,17 @@ def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None
     """The key of each row, None where it is missing; keys may repeat.
 
     Raises:
-        DataError: one is no identifier.
+        DataError: a value is no identifier.
     """
     texts = _texts(frame[column], f"{source}: column {column!r}").to_list()
     return [None if key is None else unicodedata.normalize("NFC", key) for key in texts]
 
 
 def remarks(frame: pl.DataFrame, column: str, source: str) -> list[str]:
-    """What is allowed and probably not meant in a column of identifiers, a line each.
+    """Warnings about a column of identifiers that is valid but probably not meant, a line each.
 
-    Different keys that read alike: under case, width, spaces, or characters that nobody sees. And
-    numbers that only count the rows, which name no record of anybody else's, nor a person.
+    It warns of different keys that read alike (but for case, width, spaces or invisible
+    characters), and of numbers that only count the rows, which name no record in another table.
     """
     keys = [key for key in known_keys(frame, column, source) if key is not None]
     where, alike = f"{source}: the identifiers {column!r}", dict[str, set[str]]()
@@ -111,27 +111,28 @@ def remarks(frame: pl.DataFrame, column: str, source: str) -> list[str]:
 
 
 def folded(key: str) -> str:
-    """A key as people read it, without case, width, spaces and what is not seen."""
+    """A key as people read it: without case, width, spaces and invisible characters."""
     seen = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", key).casefold())
     return "".join(sign for sign in seen if not _is_hidden(sign))
 
 
 def _is_hidden(sign: str) -> bool:
-    """Whether it is a space, a control or format character, or a variation selector."""
+    """Whether a character is a space, a control or format one, or a variation selector."""
     selects = "\ufe00" <= sign <= "\ufe0f" or "\U000e0100" <= sign <= "\U000e01ef"
     return selects or unicodedata.category(sign) in ("Zs", "Zl", "Zp", "Cc", "Cf")
 
 
 def contents_of(frame: pl.DataFrame) -> list[str]:
-    """All of each row as canonical text: columns by their names, numbers alike however written."""
+    """The whole of each row as canonical text: columns sorted by name, numbers in one spelling."""
     columns = [_content(frame[column]) for column in sorted(frame.columns)]
     return ["\0".join(row) for row in zip(*columns, strict=True)]
 
 
 def likeness_of(frame: pl.DataFrame, without: Iterable[str | None]) -> list[list[str]]:
-    """Each column's values as text that rounding leaves as it is, but for some columns.
+    """Each column's values as coarse text, except the columns ``without``.
 
-    Numbers have three digits, text has no case: records that were exported anew are still alike.
+    Numbers have three digits, text has no case, so that records that were exported anew and
+    rounded are still alike.
     """
     left = [column for column in frame.columns if column not in set(without)]
     return [_near(frame[column]) for column in left]
@@ -161,7 +162,7 @@ def _content(values: pl.Series) -> list[str]:
 
 
 def _texts(values: pl.Series, where: str) -> pl.Series:
-    """Text without spaces around it, null where missing; whole numbers as digits."""
+    """Identifiers as text without spaces around, null where missing; whole numbers as digits."""
     import polars as pl
 
     kind = values.dtype
@@ -207,7 +208,7 @@ def in_order(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def hashed(parts: Iterable[bytes]) -> bytes:
-    """SHA-256 of parts, each with its length before it, so that no two lists are the same bytes."""
+    """SHA-256 of parts, each behind its length, so that different lists hash different bytes."""
     made = hashlib.sha256()
     for part in parts:
         made.update(len(part).to_bytes(8, "little"))
@@ -216,7 +217,7 @@ def hashed(parts: Iterable[bytes]) -> bytes:
 
 
 def fingerprint(federation: str, keys: Iterable[str]) -> bytes:
-    """32 bytes that only the same keys in the same order give, in a federation of that name."""
+    """A hash, 32 bytes, of a federation's name and of keys in their order, to compare tables."""
     return hashed(part.encode() for part in ("vertizo alignment", federation, *keys))
 
 
@@ -226,7 +227,7 @@ def align_table(
     """The rows with those keys, in canonical order; their values stay as they are.
 
     Raises:
-        DataError: as for `keys_of`, or a key that the frame does not have.
+        DataError: as of `keys_of`, or the frame does not have a key.
     """
     places = {key: row for row, key in enumerate(keys_of(frame, column, source))}
     wanted = in_order(set(keys))
@@ -238,20 +239,20 @@ def align_table(
 
 @dataclass(frozen=True)
 class TableToAlign:
-    """A party's table, CSV, Excel or Parquet, and where its aligned rows go."""
+    """A party's table (CSV, Excel or Parquet) and the file that gets its aligned rows."""
 
     path: Path
     column: str
-    """Of identifiers."""
+    """The column of identifiers."""
     output: Path
-    """Ends in ``.csv`` or ``.parquet``."""
+    """The file to write; it ends in ``.csv`` or ``.parquet``."""
     form: CsvFormat = frames.UTF8
-    """Of a CSV file, read or written."""
+    """Delimiter and encoding of a CSV file, read or written."""
     overwrite: bool = False
     """Whether ``output`` may be replaced."""
 
     def check_output(self) -> None:
-        """Refuse what `write` would refuse, before hours of work, by ConfigError."""
+        """Raise ConfigError for an output that `write` would refuse, before hours of work."""
         path = self.output
         if path.suffix not in SUFFIXES:
             raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
@@ -270,10 +271,10 @@ class TableToAlign:
             )
 
     def read(self) -> tuple[pl.DataFrame, list[str]]:
-        """The table as it is written, and its keys in the order of its rows.
+        """Read the table as it is written, and its keys in the order of its rows.
 
         Raises:
-            DataError: also as of `keys_of`, or a value that ``output`` cannot hold.
+            DataError: as of `keys_of`, or ``output`` cannot hold a value.
         """
         frame, written = frames.read_as_written(self.path, self.form)
         place = frames.place_in(self.path, self.form)
@@ -301,7 +302,7 @@ class TableToAlign:
             temporary.unlink(missing_ok=True)
 
     def _put(self, rows: pl.DataFrame, place: Place = row) -> Path:
-        """Write rows to a new file beside the output; DataError where that cannot be."""
+        """Write rows to a new file beside the output and return it; DataError where that fails."""
         import polars as pl
 
         path, form = self.output, self.form
@@ -329,7 +330,7 @@ class TableToAlign:
         return temporary
 
     def _not_encoded(self, rows: pl.DataFrame, place: Place) -> str:
-        """Which value, or name of a column, the encoding cannot write, and what to do."""
+        """The error line for a value, or a column's name, that the encoding cannot write."""
         import polars as pl
 
         encoding = self.form.encoding

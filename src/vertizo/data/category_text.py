@@ -1,4 +1,4 @@
-"""How a category is written: one way, whatever kind of file it comes from.
+"""One spelling of categories and numbers, whatever kind of file they come from.
 
 CSV files, workbooks, Parquet files and databases write the same value differently: 10 and 10.0,
 TRUE and true. A model that learnt one spelling must know the others.
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def whole(texts: pl.Series) -> pl.Series:
-    """Whole numbers without a fraction, as 10 for 10.0; all else, 007 and 1.50 too, as it is."""
+    """Drop a fraction of zeros: 10 for 10.0; other texts, such as 007 and 1.50, stay."""
     numbers = texts.str.replace(r"^(0|-?[1-9][0-9]*)\.0+$", "${1}")
     return numbers.str.replace(r"^-0(?:\.0+)?$", "0")
 
 
 MINUS = "^[-\u2010-\u2015\u2212] ?"
-"""Signs that people and programs write for a minus: hyphens, dashes, and the minus itself."""
+"""Pattern of a minus as people and programs write it: hyphens, dashes, the minus itself."""
 GROUPED = r"^[+-]?[1-9]\d{0,2}(?:[ '\u2019]\d{3})+(?:\.\d+)?$"
-"""Thousands with a space of any kind or an apostrophe between, which stand for nothing else."""
+"""Pattern of thousands separated by a space of any kind or an apostrophe, never a decimal mark."""
 
 
 def decimal(texts: pl.Series) -> pl.Series:
-    """As floating-point numbers, null where they are none; of any width, and with any minus.
+    """Parse texts as floats, null where they are no numbers; any width and any minus will do.
 
     Thousands may have a space or an apostrophe between: ``1 234.5``, ``1'234.5``.
     """
@@ -41,7 +41,7 @@ def decimal(texts: pl.Series) -> pl.Series:
 
 
 def in_seconds(values: pl.Series) -> pl.Series:
-    """Durations, and times of day since midnight, as seconds; all else as it is."""
+    """Convert durations, and times of day since midnight, to seconds; other values stay."""
     import polars as pl
 
     if values.dtype not in (pl.Time, pl.Duration):
@@ -51,9 +51,9 @@ def in_seconds(values: pl.Series) -> pl.Series:
 
 
 def spelt(texts: pl.Series) -> pl.Series:
-    """Whole numbers without a fraction, truth in lower case, no spaces around, accents composed.
+    """Spell categories in one way: 10 for 10.0, true for TRUE, form NFC, no spaces around.
 
-    What is empty then is null.
+    Empty texts become null.
     """
     import polars as pl
 
@@ -66,13 +66,13 @@ def spelt(texts: pl.Series) -> pl.Series:
 
 
 def names(given: Iterable[str], key: str, known: Collection[str] = ()) -> tuple[str, ...]:
-    """What a configuration names, as `spelt`; a ``known`` name, a data set's own, stays as it is.
+    """Names in a configuration as `spelt`; a ``known`` name, a data set's own, stays as it is.
 
     >>> names(["no", " 1.0"], "data.classes")
     ('no', '1')
 
     Raises:
-        ConfigError: under the ``key`` one is empty, or two are the same.
+        ConfigError: a name below ``key`` is empty, or two are the same.
     """
     import polars as pl
 

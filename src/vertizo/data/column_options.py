@@ -1,4 +1,4 @@
-"""What every configuration of a table must fulfil, a member's as well as the label holder's."""
+"""Checks that every table's configuration must pass, a member's and the label holder's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CLASHES = {
     "drop": ("columns", "ranges", *_NUMERIC),
     "ranges": _NUMERIC,
 }
-"""Which keys may not name the same column."""
+"""Key → keys that may not name the same column."""
 
 
 def _as_days(value: Any) -> Any:
-    """A date as days since 1970, which columns of dates become; all else as it is."""
+    """Convert a date to days since 1970, as columns of dates are; other values stay."""
     with suppress(ValueError):
         if isinstance(value, str):
             return float((date.fromisoformat(value) - date(1970, 1, 1)).days)
@@ -32,13 +32,13 @@ Bound = Annotated[float, BeforeValidator(_as_days, json_schema_input_type=float 
 
 
 def check_bounds(key: str, pair: Sequence[float]) -> None:
-    """Raise ValueError unless it is [low, high]."""
+    """Raise ValueError unless ``pair`` is [low, high] with low below high."""
     if len(pair) != 2 or not pair[0] < pair[1]:
         raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")
 
 
 def check_categories(categories: Mapping[str, Sequence[object]]) -> None:
-    """Raise ValueError for a column whose categories are none, or has one twice."""
+    """Raise ValueError for a column without categories, or with one twice."""
     for column, names in categories.items():
         if not names:
             raise ValueError(f"data.categories.{column} is empty; name its categories")
@@ -48,7 +48,7 @@ def check_categories(categories: Mapping[str, Sequence[object]]) -> None:
 
 
 def check_uses(uses: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError for a column that two keys name which exclude each other."""
+    """Raise ValueError for a column that two keys name, if these exclude each other."""
     for one, others in _CLASHES.items():
         for other in others:
             named = uses.get(other, ())

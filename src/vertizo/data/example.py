@@ -1,8 +1,8 @@
 """The example of ``vertizo init``: a bank's customers, made up, and configurations for them.
 
-The bank knows who defaulted, and what everybody told it; a credit bureau and a telephone company
-know what says more. Without any package, and the same everywhere: of `random.Random` only what
-Python promises to keep is used.
+The bank knows who defaulted, and its customers' own statements; a credit bureau and a telephone
+company have columns that predict better. The table needs no package and is the same everywhere: of
+`random.Random` only methods are used whose numbers Python promises to keep.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import random
 
 RECORDS = 600
-"""As many as train in seconds and show what the columns are worth."""
+"""Customers: few enough to train in seconds, enough to show what the columns are worth."""
 PARTNERS = ("bureau", "telecom")
 COLUMNS = (
     *("customer", "age", "income", "employment", "open_loans", "utilisation", "late_payments"),
@@ -55,7 +55,7 @@ privacy: {{epsilon: 1.0, delta: 1.0e-5}}
 
 
 def trained(records: int) -> int:
-    """How many train: one in five is for the test, and a tenth of the others for validation.
+    """Number of training records: a fifth is for the test, a tenth of the rest for validation.
 
     >>> trained(600)
     432
@@ -88,5 +88,5 @@ def _customer(chance: random.Random, number: int) -> str:
 
 
 def _spread(chance: random.Random) -> float:
-    """Nearly a standard normal number: the sum of twelve uniform ones, less 6 (Irwin and Hall)."""
+    """A nearly standard normal number: the sum of twelve uniform ones, less 6 (Irwin-Hall)."""
     return sum(chance.random() for _ in range(12)) - 6.0

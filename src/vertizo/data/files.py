@@ -1,4 +1,4 @@
-"""The files of named data sets: where they are, arrays in them, and records set apart for tests."""
+"""Files of named data sets: where they are, arrays in them, checked labels, scaled pixels."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Shape = tuple[int | None, ...]
 
 
 def home(root: Path | None) -> Path:
-    """Where files are looked for: ``root``, or the cache, where downloads go too."""
+    """The folder of data files: ``root``, or else the cache, where downloads go too."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "vertizo" if root is None else root
 
 
 def find(root: Path | None, folders: Sequence[str], names: Sequence[str]) -> Path | None:
-    """The first folder that has all the files: below ``root``, ``root`` itself, or None."""
+    """The first of ``folders`` below `home`, or `home` itself, with all files; None if none has."""
     places = (home(root) / name for name in (*folders, "."))
     return next((place for place in places if all((place / n).is_file() for n in names)), None)
 
 
 def missing(name: str, root: Path | None, folder: str, names: Sequence[str]) -> DataError:
-    """What to say when `find` found nothing."""
+    """The error for files that `find` did not find."""
     return DataError(
         f"{name}: its files are not in {home(root) / folder}; put {', '.join(names)} there, or set "
         "data.root or VERTIZO_DATA to the folder that has them"
@@ -41,7 +41,7 @@ def missing(name: str, root: Path | None, folder: str, names: Sequence[str]) -> 
 
 
 def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -> Path:
-    """What `find` finds; if nothing, DataError says what to put where."""
+    """The folder that `find` finds; if there is none, DataError says what to put where."""
     found = find(root, [folder], names)
     if found is None:
         raise missing(name, root, folder, names)
@@ -49,12 +49,12 @@ def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -
 
 
 def arrays(path: Path, wanted: Mapping[str, Shape]) -> dict[str, NDArray[Any]]:
-    """The arrays of whole numbers in an npz file; None in a shape stands for any length.
+    """Read arrays of whole numbers from an npz file; None in a shape stands for any length.
 
     Nothing in the file is ever unpickled.
 
     Raises:
-        DataError: not an npz file, or an array that is missing, of fractions or of another shape.
+        DataError: it is no npz file, or an array is missing, of another type or another shape.
     """
     try:
         # The file is opened here: NumPy leaves one open that turns out to be no npz file.
@@ -85,7 +85,7 @@ def arrays(path: Path, wanted: Mapping[str, Shape]) -> dict[str, NDArray[Any]]:
 
 
 def check_labels(path: Path, labels: NDArray[Any], images: int, classes: int) -> Tensor:
-    """Labels as int64; DataError unless they are one for each image, and in [0, classes)."""
+    """Convert labels to int64; DataError unless each image has one in [0, classes)."""
     if len(labels) != images:
         raise DataError(f"{path} has {images} records but {len(labels)} labels")
     if not images:
@@ -97,9 +97,9 @@ def check_labels(path: Path, labels: NDArray[Any], images: int, classes: int) ->
 
 
 def scaled(pixels: NDArray[np.uint8], means: Sequence[float], spreads: Sequence[float]) -> Tensor:
-    """Levels 0 to 255 to ``(p/255 − mean)/spread`` of each channel, a public constant: float32.
+    """Scale pixels from 0 to 255 to ``(p/255 − mean)/spread``, float32, by channel.
 
-    Pixels are [records, channels, height, width].
+    Pixels are [records, channels, height, width]; means and spreads are public constants.
     """
     result = torch.empty(pixels.shape, dtype=torch.float32)
     for channel, (mean, spread) in enumerate(zip(means, spreads, strict=True)):

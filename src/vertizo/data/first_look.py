@@ -1,4 +1,4 @@
-"""What somebody's own table seems to hold: a key, features, and who may have which."""
+"""A first look at a user's table: guesses its key, its features, and each party's columns."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from vertizo.data.tabular.columns import (
 )
 
 MANY = 6
-"""Features from which on a guess has three parties."""
+"""Features from which on the guess has three parties, not two."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a configuration says of a table."""
+    """The findings about a table, from which a configuration is written."""
 
     key: str | None
     """The column that identifies records."""
     classes: tuple[str, ...] | None
-    """Of the label; None for a regression."""
+    """Classes of the label; None for a regression."""
     parties: Mapping[str, Sequence[str]]
     """Party → its columns."""
     holder: str | None
     """The party that has the labels; None where it has no columns."""
     dropped: Mapping[str, str]
-    """Columns that tell a model nothing, and why."""
+    """Columns that tell a model nothing → the reason, in words."""
     unnamed: Sequence[str]
-    """Columns of use that nobody was said to have."""
+    """Usable columns that no party has."""
 
 
 def look(
@@ -51,7 +51,7 @@ def look(
     parties: Mapping[str, Sequence[str]] | None = None,
     holder: str | None = None,
 ) -> Look:
-    """What a table seems to hold; without ``parties`` its columns are cut into runs, as a guess.
+    """Look at a table; without ``parties`` its columns are cut into runs, as a guess.
 
     Raises:
         ConfigError, DataError: one line that names the option or the column, and what would be
@@ -99,13 +99,13 @@ def look(
 
 
 def parties_of(given: Sequence[str]) -> dict[str, list[str]]:
-    """Party → columns, of ``bank=income,balance``; a name with a comma in it stands in quotes.
+    """Parse ``bank=income,balance`` to party → columns; quote a name with a comma in it.
 
     >>> parties_of(["bank=income, balance", 'shop="visits, monthly"'])
     {'bank': ['income', 'balance'], 'shop': ['visits, monthly']}
 
     Raises:
-        ConfigError: one that is not of that form, a party twice, or one party alone.
+        ConfigError: a text of another form, a party twice, or one party alone.
     """
     found: dict[str, list[str]] = {}
     for text in given:
@@ -124,7 +124,7 @@ def parties_of(given: Sequence[str]) -> dict[str, list[str]]:
 def _check(
     source: Source, label: str, key: str | None, parties: Mapping[str, Sequence[str]] | None
 ) -> None:
-    """Refuse columns at parties that are not there, or cannot be a feature of that party."""
+    """Refuse columns of parties that are missing, named twice, or the label or the key."""
     whose: dict[str, str] = {}
     for party, own in (parties or {}).items():
         for column in own:
@@ -145,7 +145,7 @@ def _check(
 
 
 def _key(source: Source, columns: Sequence[str]) -> str | None:
-    """The likeliest column of keys: by its name, or because its values only name rows."""
+    """Guess the column of keys: by its name, or because its values only name rows."""
     import polars as pl
 
     found: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _key(source: Source, columns: Sequence[str]) -> str | None:
 
 
 def _useless(source: Source, column: str) -> str | None:
-    """Why a column is of no use to a model, in words; None for one that is."""
+    """The reason, in words, why a column is useless to a model; None for a useful one."""
     try:
         dates = dates_of(source, [column], ())
         _, levels = matrices([source], [column], (), (), dates)
@@ -177,7 +177,7 @@ def _useless(source: Source, column: str) -> str | None:
 
 
 def _cut(columns: Sequence[str]) -> dict[str, list[str]]:
-    """Runs of columns in their order: neighbours are often of one source."""
+    """Cut columns into runs, one for each party: neighbours are often of one source."""
     count = min(len(columns), 3 if len(columns) >= MANY else 2)
     ends = [round(len(columns) * party / count) for party in range(count + 1)]
     return {

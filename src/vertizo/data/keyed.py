@@ -1,7 +1,7 @@
-"""Rows of a party's table by their keys, as they are now: for scores that are asked for online.
+"""Look-up of a party's current rows by their keys, for online scores.
 
 A CSV, Excel or Parquet file is held in memory and read again once it was replaced. A table of an
-SQLite database is asked for each time, so that it may be written to meanwhile.
+SQLite database is queried each time, and may be written to meanwhile.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
 LOOK_SECONDS = 1.0
-"""Between two looks at whether a file was replaced."""
+"""Seconds between two checks whether a file was replaced."""
 BUSY_SECONDS = 1.0
-"""Until a database that somebody writes to counts as unreadable."""
+"""Seconds until a database that somebody writes to counts as unreadable."""
 INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 """Keys that SQLite may hold as numbers."""
 
 
 class KeyedTable(Protocol):
-    """Answers with rows, to any thread."""
+    """The interface of tables that give rows by key, to any thread."""
 
     name: str
-    """What messages call it."""
+    """The table's name in messages."""
 
     def need(self, columns: Sequence[str]) -> None:
-        """Have these columns in all rows; DataError where one is missing."""
+        """Require these columns of all rows from now on; DataError where one is missing."""
 
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
         """Places in ``keys`` of those that the table has, in order, and their rows.
@@ -55,10 +55,10 @@ class KeyedTable(Protocol):
 
 
 class FileTable:
-    """A file, in memory.
+    """A file as a `KeyedTable`, held in memory.
 
     Raises:
-        DataError: it cannot be read, or a key is missing or there twice.
+        DataError: it cannot be read, or a key is missing or occurs twice.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class FileTable:
         self._read()
 
     def need(self, columns: Sequence[str]) -> None:
-        """As of a `KeyedTable`."""
+        """See `KeyedTable.need`."""
         self._needed = columns
         _check_has(self.name, self._held[1], columns)
 
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
-        """As of a `KeyedTable`; where a new file is no such table, the rows are those of before."""
+        """See `KeyedTable.rows`; if a new file is no valid table, rows come from the last one."""
         if (now := time.monotonic()) - self._looked > LOOK_SECONDS:
             self._looked = now
             mark = file_mark(self._path)
@@ -107,11 +107,11 @@ class FileTable:
 
 
 class DatabaseTable:
-    """A table of an SQLite database, which is only read.
+    """A table of an SQLite database as a `KeyedTable`; it is only read.
 
     Raises:
-        ConfigError: no table was named and there are several, or there is none of that name.
-        DataError: it is no database, or has no such column, or no index by which to find a key.
+        ConfigError: no table was named and there are several, or none has that name.
+        DataError: it is no database, or has no such column, or no index on it.
     """
 
     def __init__(self, path: Path, column: str, table: str | None) -> None:
@@ -147,13 +147,13 @@ class DatabaseTable:
                 )
 
     def need(self, columns: Sequence[str]) -> None:
-        """As of a `KeyedTable`, of the table as it was when this began."""
+        """See `KeyedTable.need`; the columns are those that the table had when this was made."""
         import polars as pl
 
         _check_has(self.name, pl.DataFrame(schema=self._columns), columns)
 
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
-        """As of a `KeyedTable`; a key that is there twice counts as missing."""
+        """See `KeyedTable.rows`; a key that occurs twice counts as missing."""
         import polars as pl
 
         with closing(self._connect()) as base:
@@ -174,7 +174,7 @@ class DatabaseTable:
         return [place for place, _ in there], frame[[row for _, row in there]]
 
     def _text_of(self, value: str | float | bytes | None) -> str | None:
-        """A value as a CSV file of the table would have it."""
+        """A value as text, as a CSV file of the table would have it."""
         if isinstance(value, bytes):
             return f"{len(value)} bytes"  # which is no number; columns that are not used may be so
         if isinstance(value, str):
@@ -217,7 +217,11 @@ def keyed_table(
     table: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> KeyedTable:
-    """By what the file is called; ``table`` is of a database. Raises as the two kinds."""
+    """Open a database or a file, by its ending; ``table`` is for a database.
+
+    Raises:
+        ConfigError, DataError: as of `DatabaseTable` and `FileTable`.
+    """
     if path.suffix in DATABASES:
         return DatabaseTable(path, column, table)
     if table is not None:
@@ -234,10 +238,10 @@ def _check_has(name: str, frame: pl.DataFrame, columns: Sequence[str]) -> None:
 
 
 def _name(text: str) -> str:
-    """A name as SQL has it."""
+    """Quote a name for SQL."""
     return '"' + text.replace('"', '""') + '"'
 
 
 def _text(text: str) -> str:
-    """A text as SQL has it."""
+    """Quote a text for SQL."""
     return "'" + text.replace("'", "''") + "'"

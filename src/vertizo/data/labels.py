@@ -1,4 +1,4 @@
-"""What is predicted, classes or numbers, and each record's."""
+"""Labels of tables: the task, classification or regression, and each record's label."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from vertizo.data.tabular.columns import (
 from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
 
 MOST_CLASSES = 20
-"""More different whole numbers than that are taken for a regression, unless data.task says."""
+"""Most different whole numbers that are taken for classes, unless data.task says otherwise."""
 
 ROUNDING = 1e-3
-"""So much of the standard deviation of numbers to learn may be lost by rounding."""
+"""Largest rounding error of labels in float32, as a share of their standard deviation."""
 
 TaskName = Literal["classification", "regression"]
 
 
 class Loss(Protocol):
-    """What a regression makes small, as of `vertizo.data.options.DataConfig`."""
+    """The keys of `vertizo.data.options.DataConfig` that choose a regression's loss."""
 
     @property
     def loss(self) -> Literal["squared", "huber", "quantile"]:
-        """Which."""
+        """The name of the loss."""
 
     @property
     def huber_delta(self) -> float:
-        """Where a Huber loss ends to be square, in spreads."""
+        """The error at which a Huber loss becomes linear, in spreads."""
 
     @property
     def quantile(self) -> float:
-        """The level of a quantile."""
+        """The level of a quantile loss, in (0, 1)."""
 
 
 def labels_of(
@@ -58,11 +58,11 @@ def labels_of(
     classes: Sequence[str] | None,
     bounds: Sequence[float] | None = None,
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
-    """The task (inferred if None), every frame's labels, and what the classes are called.
+    """The task (inferred if None), every frame's labels, and the names of the classes.
 
-    Public ``classes`` take the place of those that occur in the first frame, public ``bounds`` of
-    numbers that of the least and the most. Several columns are several labels of a record, each of
-    the same two classes, no and yes.
+    Public ``classes`` take the place of those that occur in the first frame; with public ``bounds``
+    rounding is checked by them, not by the labels. Several columns are several labels of a record,
+    each of the same two classes, no and yes.
 
     Raises:
         ConfigError, DataError: names the frame and what does not fit.
@@ -123,7 +123,7 @@ def labels_of(
 
 
 def notes(source: Source, label: str, names: Sequence[str] | None) -> list[str]:
-    """What is allowed and probably not meant in a training table's label, a line each."""
+    """Warnings about a training table's label that is valid but probably not meant."""
     where = f"{source.name}: the label {label!r} has"
     if names is None:
         different = np.unique(numbers(source, label)[0])
@@ -141,7 +141,7 @@ def notes(source: Source, label: str, names: Sequence[str] | None) -> list[str]:
 def _check_rounding(
     sources: Sequence[Source], given: Sequence[NDArray[np.float64]], label: str
 ) -> None:
-    """DataError where float32 takes more than a little of what labels differ by."""
+    """Raise DataError where rounding to float32 loses too much of the labels' differences."""
     differ = len(np.unique(given[0])) > 1  # the deviation of equal numbers is rarely 0
     spread = float(given[0].std()) if differ else 0.0
     for source, values in zip(sources, given, strict=True):
@@ -155,9 +155,9 @@ def _check_rounding(
 
 
 def check_bounds(bounds: Sequence[float]) -> None:
-    """ConfigError where float32 may take more than a little of what labels between them differ by.
+    """Raise ConfigError where float32 would round labels within these bounds too much.
 
-    Said of the bounds alone, which are public: no label decides whether training starts.
+    It follows from the public bounds alone: no label decides whether training starts.
     """
     low, high = bounds
     lost = float(np.spacing(np.float32(max(abs(low), abs(high))))) / 2
@@ -195,7 +195,7 @@ def _several(
 
 
 def regression(kind: Loss, mean: float, spread: float) -> Regression:
-    """The regression of those options, of labels with that mean and spread."""
+    """Make the regression that the options choose, for labels with that mean and spread."""
     if kind.loss == "huber":
         return Huber(mean, spread, kind.huber_delta)
     if kind.loss == "quantile":

@@ -1,4 +1,4 @@
-"""Which records, and who holds what of them: the ``data`` section of a configuration."""
+"""The ``data`` section of a configuration: which records, and which party holds what of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vertizo.data.column_options import Bound, check_bounds, check_categories, c
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
-    """A category as text; YAML makes truth of yes and no, which cannot be undone."""
+    """Convert a category to text; refuse booleans, which YAML makes of yes and no."""
     if isinstance(value, bool):
         raise ValueError(
             f"data.{info.field_name} has true or false, which is how YAML reads yes and no without "
@@ -40,7 +40,7 @@ Category = Annotated[str, BeforeValidator(_category)]
 
 
 def _class_weights(value: Any, weights: Callable[[Any], Any]) -> Any:
-    """Weights by class, or the word for those that shares give."""
+    """Validate weights by class, or the word balanced."""
     if isinstance(value, str) and value != "balanced":
         raise ValueError(
             f"data.class_weights is {value!r}; it must be 'balanced', or map classes to weights"
@@ -57,10 +57,10 @@ ClassWeights = Annotated[
 
 
 def delimiter(value: Any, key: str = "data.delimiter") -> Any:
-    """One character that may stand between values; a tab may be called so.
+    """Validate a delimiter: one character; ``tab`` and ``\\t`` mean a tab.
 
     Raises:
-        ValueError: it is another; names ``key``.
+        ValueError: it is anything else; the line names ``key``.
     """
     value = {"\\t": "\t", "tab": "\t"}.get(value, value) if isinstance(value, str) else value
     if isinstance(value, str) and (len(value.encode()) != 1 or value in '"\n\r'):
@@ -189,12 +189,12 @@ class DataConfig(Options):
 
     @property
     def title(self) -> str:
-        """What runs on it are called: a table after its file."""
+        """The title of runs on it: the data set's name, or that of a table's file."""
         return short(self.name) if self.path is None else self.path.stem
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """One's own tables; none where a data set has a name."""
+        """The user's own files; empty for a named data set."""
         return tuple(path for path in (self.path, self.test_path) if path is not None)
 
     @property

@@ -1,4 +1,4 @@
-"""What a feature holder's file says of its table; nothing here reads one."""
+"""Options of a feature holder's table, the ``data`` section of its file; nothing here reads one."""
 
 from __future__ import annotations
 

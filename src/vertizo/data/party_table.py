@@ -1,8 +1,9 @@
-"""What one party knows by itself: its own table, in the order that all parties agreed on.
+"""One party's own table, in the order that all parties agreed on.
 
 Rows are sorted by their keys, so that record number n is the same person everywhere once the tables
 were aligned (`vertizo.data.alignment`). Which records train, validate and test follows from their
-number and public randomness. Everything else, a party decides for itself.
+number and public randomness, unless the label holder tells its choice. Each party prepares its own
+columns by itself.
 """
 
 from __future__ import annotations
@@ -48,23 +49,23 @@ from vertizo.protocol.messages import Purpose
 
 @dataclass(frozen=True)
 class Choice:
-    """Which records train, validate and test; the label holder says so."""
+    """The label holder's settings for which records train, validate and test."""
 
     stream: Stream
     validation: float
     test: float | None
     limit: int | None = None
     told: ChosenRows | None = None
-    """The label holder's own choice, which follows from what only it has."""
+    """The rows that the label holder chose by data that only it has; None if all can choose."""
 
     def rows(
         self, records: int, tested: int | None = None, by: Criterion = AT_RANDOM
     ) -> dict[Purpose, Tensor]:
-        """Row numbers by purpose, ascending; test records are among the first unless ``tested``.
+        """Row numbers by purpose, ascending; ``tested`` counts the rows of a separate test file.
 
         Raises:
-            ConfigError: none is left to train on.
-            DataError: what was told is of other records, or more of them validate than the share.
+            ConfigError: no record is left to train on.
+            DataError: the rows told are of other records, or more of them validate than the share.
         """
         if self.told is not None:
             chosen = self.told.rows(records)
@@ -99,15 +100,15 @@ class Held:
     fitted: bool
     """Whether they were scaled by statistics of the training records."""
     fingerprint: bytes
-    """Of the keys in their order; empty where there are none."""
+    """Fingerprint of the keys in their order; empty where there are none."""
     preparation: Preprocessing | None = None
-    """How new records become features; None for what is no table."""
+    """How new records become features; None unless the data are a table."""
     notes: tuple[str, ...] = ()
-    """What is allowed and probably not meant, a line each, for this party's own people."""
+    """Warnings about data that are valid but probably not meant, for this party's own people."""
 
 
 def check(options: OwnTable) -> None:
-    """Find that the table is there, with its keys and the columns that the options name.
+    """Check that the table exists and has its keys and the columns that the options name.
 
     Raises:
         ConfigError, DataError: as of `features`.
@@ -116,7 +117,7 @@ def check(options: OwnTable) -> None:
 
 
 def features(options: OwnTable, choice: Choice, federation: str) -> Held:
-    """A feature holder's own table; the fingerprint is keyed by the federation's name.
+    """Read a feature holder's own table; the fingerprint is keyed by the federation's name.
 
     Raises:
         ConfigError, DataError: one line that names the file, the column and what would be right.
@@ -137,10 +138,10 @@ def features(options: OwnTable, choice: Choice, federation: str) -> Held:
 def labels(
     options: DataConfig, choice: Choice, members: Sequence[str], federation: str
 ) -> tuple[VerticalData, bytes, ChosenRows | None]:
-    """The label holder's own table for those feature holders, and the fingerprint of its keys.
+    """Read the label holder's own table for those feature holders, and fingerprint its keys.
 
     Columns beside the key and the label are features of its own; they enter the server model. The
-    third is the choice of records, where nobody else can make it.
+    third result is its choice of records, where nobody else can make it; else None.
 
     Raises:
         ConfigError, DataError: one line that names the file, the column and what would be right.
@@ -200,7 +201,7 @@ def labels(
 
 
 def part(whole: VerticalData, index: int) -> Held:
-    """One party's part of a named data set, which everybody has: for trying out."""
+    """One party's part of a named data set, which everybody has, to try a federation out."""
     party = whole.parties[index]
     return Held(
         whole.features[index],
@@ -212,7 +213,7 @@ def part(whole: VerticalData, index: int) -> Held:
 
 
 def without_features(whole: VerticalData, members: Sequence[str]) -> VerticalData:
-    """The label holder's part of a named data set, whose parties get the members' names."""
+    """The label holder's part of a named data set; parties get the members' names."""
     names = dict(zip(whole.parties, members, strict=True))
     fitted = [party for party in whole.fitted if party not in whole.parties]
     return replace(
@@ -223,10 +224,10 @@ def without_features(whole: VerticalData, members: Sequence[str]) -> VerticalDat
 def _opened(
     options: OwnTable | DataConfig, **named: Iterable[str]
 ) -> tuple[list[Source], list[str]]:
-    """The tables in the order of their keys; how many keys each has, and they themselves.
+    """Read the tables in the order of their keys, and list the number of keys of each and the keys.
 
-    Rows are still found where they are in the file. Columns that are not there are refused; beside
-    the usual keys' those of ``named``, a key's name and the columns it has.
+    A source still names the lines of its file. Columns that are missing are refused, those of the
+    usual configuration keys and of ``named``, which maps a key to its columns.
     """
     assert options.id is not None, "the caller has looked"
     assert options.path is not None, "the caller has looked"
@@ -257,9 +258,9 @@ def _features(
     choice: Choice,
     by: Criterion = AT_RANDOM,
 ) -> tuple[dict[Purpose, Tensor], Holding | None, Preprocessing | None, tuple[str, ...]]:
-    """The rows by purpose, what they are in those columns, and notes on these.
+    """The rows by purpose, features prepared from those columns, how, and notes on them.
 
-    None where there are no columns.
+    Features and their preprocessing are None where there are no columns.
     """
     ranges, categories = options.ranges, options.categories
     named = {*options.categorical, *categories}

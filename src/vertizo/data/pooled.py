@@ -1,4 +1,4 @@
-"""A data set before it is cut: what the catalogue loads."""
+"""`Pooled`: a whole data set in one place, before it is cut between parties."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ views   [records, views, channels, height, width]
 
 @dataclass(frozen=True)
 class Pooled:
-    """A data set before it is cut: what the catalogue loads."""
+    """A data set before it is cut between parties, as loaders of the catalogue return it."""
 
     name: str
     train: Tensor
-    """Training records; float32, but int32 for tokens. A raw table is float64, see `levels`."""
+    """Training records: float32, int32 for tokens, float64 for a raw table (see `levels`)."""
     train_labels: Tensor
     test: Tensor
     test_labels: Tensor
@@ -37,39 +37,39 @@ class Pooled:
     groups: Mapping[str, Sequence[str]] | None = None
     """The natural parties of a table: name → columns."""
     fitted_scaling: bool = False
-    """Whether features are scaled by statistics of the training records already."""
+    """Whether features are already scaled by statistics of the training records."""
     levels: Mapping[str, tuple[str, ...]] | None = None
-    """For each column of categories what its codes 0, 1, ... stand for. Set for a raw table, whose
-    parties prepare their columns for themselves once it is cut; NaN is a missing value there."""
+    """Column of categories → the categories of its codes, from 0; set for a raw table, whose
+    parties prepare their columns for themselves once it is cut. NaN is a missing value there."""
     dates: tuple[str, ...] = ()
     """Columns of a raw table that are days since 1970."""
     class_names: tuple[str, ...] | None = None
-    """What the classes are called, in the order of their numbers; of several labels no and yes."""
+    """Names of the classes, in the order of their numbers; of several labels no and yes."""
 
     fitted_labels: bool = False
     """Whether the task, or its classes, were read off the labels."""
     notes: tuple[str, ...] = ()
-    """What is allowed and probably not meant, a line each."""
+    """Warnings about data that are valid but probably not meant, a line each."""
     times: Tensor | None = None
-    """When each training record was, float64 [records], where data.time says so."""
+    """Time of each training record, float64 [records], if data.time names a column."""
     kept: Tensor | None = None
-    """The rows of the table that the training records are, where others were set apart."""
+    """Row numbers of the training records in the table, where others were set apart."""
     keys: Callable[[], Sequence[str]] | None = None
-    """What tells the training records from all others, in their order: worked out when asked for.
-    None where nothing does."""
+    """Computes a key of each training record that tells it from all others, in their order; None
+    where there is none."""
     contents: Callable[[], Sequence[str]] | None = None
+    """Computes each training row as text, with all of its columns; None where that is the key."""
     likeness: Callable[[], list[list[str]]] | None = None
-    """Columns of the same, near enough (`vertizo.data.alignment.likeness_of`)."""
-    """All that the label holder has in each of their rows, as text; None where that is the key."""
+    """Computes coarse columns of the training rows (`vertizo.data.alignment.likeness_of`)."""
 
     weights: Tensor | None = None
     """How much each training record counts, [records]; None where all count alike."""
     persons: Tensor | None = None
-    """A number for the person of each training record, [records]; None where nothing names one."""
+    """A number for the person of each training record, [records]; None where unknown."""
 
     @property
     def kind(self) -> Kind:
-        """What a record is, by the shape and type of the training records."""
+        """The kind of records, by shape and type of the training records."""
         sides = self.train.dim()
         if sides == 2:
             return "table" if self.train.is_floating_point() else "tokens"

@@ -1,4 +1,4 @@
-"""From the ``data`` section of a configuration to what every party holds."""
+"""Preparation of a ``data`` section: load the data set, and cut it between the parties."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def prepare(options: DataConfig, stream: Stream) -> VerticalData:
-    """Load the data set that is named, and cut it; the stream chooses validation records.
+    """Load the named data set and cut it; the stream chooses validation records.
 
     Raises:
         ConfigError, DataError: one line that says what does not fit, or is missing.
@@ -46,10 +46,10 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
 
 
 def _contents(options: DataConfig) -> list[str]:
-    """Digests of a named data set's training records, which have no other key than all they are.
+    """Digests of a named data set's training records: their keys, as they have no identifiers.
 
-    It is loaded again, which only a run with a ledger has to, and whatever the keys leave out or
-    code otherwise: a record without one of its columns is still that record.
+    The data set is loaded again, which only runs with a ledger need, and without keys that drop or
+    recode columns: a record without one of its columns is still that record.
     """
     known = ("name", "root", "test", "stratify")
     whole = DataConfig(**{key: getattr(options, key) for key in known})
@@ -70,8 +70,8 @@ def prepare_frame(
     """Cut records in memory as a file of the same rows would be; none of them is for testing.
 
     The frame has the features and the label, which the options name; ``data.name`` is ``frame``.
-    ``everything`` gives all columns of the records, used or not, without labels and weights: what
-    a ledger knows them by, whatever is made of them.
+    ``everything`` gives all columns of the records, used or not, without labels and weights; a
+    ledger identifies records by them.
 
     Raises:
         ConfigError, DataError: one line that says what does not fit.
@@ -86,7 +86,7 @@ def prepare_frame(
 
 
 def _with_every_class(data: VerticalData) -> VerticalData:
-    """With a note on classes that no training record has."""
+    """Add a note on classes that no training record has."""
     if not isinstance(data.task, Classification) or not data.records:
         return data
     names = data.class_names or tuple(map(str, range(data.task.outputs)))

@@ -1,8 +1,8 @@
-"""What a run must remember of its table: how new records become numbers, and outputs words again.
+"""A run's preparation of its table, kept to turn new records into features and outputs into names.
 
-Statistics are those of the training records and names those that occurred in them, so that new
-records are prepared as those were, whatever has become of the file since. Each party's part stands
-by itself: over a network everybody keeps their own.
+Statistics and category names are those of the training records, so that new records are prepared as
+those were, even if the file has changed since. Each party's part is separate: over a network every
+party keeps its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 VERSION = 1
-"""Of the file; one that is not known is refused."""
+"""Version of the file; others are refused."""
 
 
 def raw_matrix(
@@ -52,12 +52,12 @@ def raw_matrix(
 ) -> Matrix:
     """New records as `Preprocessing` takes them, float64 [records, columns].
 
-    The frame may have other columns as well, and in another order. ``levels`` has for a column of
-    categories what its codes stand for; missing and unknown are both NaN, which becomes code 0.
-    ``dates`` become days; what is none is missing.
+    The frame may have other columns as well, and in another order. ``levels`` maps a column of
+    categories to the categories of its codes; missing and unknown ones are NaN, which becomes code
+    0. ``dates`` become days; a value that is no date is missing.
 
     Raises:
-        DataError: a column is missing, or holds text in place of numbers; names it.
+        DataError: a column is missing, or holds text in place of numbers; it names the column.
     """
     source = Source(name, frame, place)
     matrix = np.empty((frame.height, len(columns)))
@@ -102,10 +102,10 @@ class _File(Options):
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a table's records become numbers, and predictions names and values."""
+    """How a table's records become features, and predictions become names and values."""
 
     parties: Mapping[str, Preprocessing]
-    """Every party's own, the label holder's among them, in the order of the cut."""
+    """Each party's preprocessing, the label holder's included, in the order of the cut."""
     label: str | tuple[str, ...]
     """The column that is predicted, or the columns."""
     task: Task
@@ -114,7 +114,7 @@ class Preparation:
     def features(
         self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row
     ) -> dict[str, Tensor]:
-        """Each party's features of new records, float32 [records, width]; as of `raw_matrix`."""
+        """Each party's features of new records, float32 [records, width]; see `raw_matrix`."""
         return {
             party: own(
                 raw_matrix(frame, own.columns, own.levels, own.dates, name=name, place=place)
@@ -123,7 +123,7 @@ class Preparation:
         }
 
     def unknown(self, frame: pl.DataFrame, *, name: str = "the table") -> list[str]:
-        """A line for each column of new records that tells less than in training."""
+        """Warn, in a line each, of columns of new records with missing or unknown values."""
         source = Source(name, frame)
         return [
             line
@@ -134,10 +134,10 @@ class Preparation:
     def labels(
         self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row
     ) -> tuple[Tensor, Tensor] | None:
-        """Which rows have a label, and these labels; None if there are none.
+        """Numbers of the rows that have a label, and these labels; None if no row has.
 
         Raises:
-            DataError: a label that is no class, or no number.
+            DataError: a label is no class, or no number.
         """
         columns = (self.label,) if isinstance(self.label, str) else self.label
         if not set(columns) <= set(frame.columns):
@@ -152,7 +152,7 @@ class Preparation:
         return rows, known if isinstance(self.task, MultiLabel) else known[:, 0]
 
     def _values(self, source: Source, column: str) -> NDArray[np.float64]:
-        """A column's numbers, or of classes their numbers; NaN for one that is missing."""
+        """A label column's numbers, or the numbers of its classes; NaN where missing."""
         if self.class_names is None:
             return _numbers(source, column)
         found = texts(source, column)
@@ -167,11 +167,11 @@ class Preparation:
         return values
 
     def agrees_with(self, other: Preparation | None) -> bool:
-        """Whether two preparations are one, but for what another processor rounds otherwise."""
+        """Whether two preparations are equal up to rounding on different processors."""
         return other is not None and alike(self._content(), other._content())
 
     def to_json(self) -> str:
-        """For ``preparation.json``."""
+        """The text of ``preparation.json``."""
         return json.dumps(self._content(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def _content(self) -> dict[str, Any]:
@@ -194,10 +194,10 @@ class Preparation:
 
     @classmethod
     def from_json(cls, text: str) -> Preparation:
-        """As it was written, to the last bit.
+        """Read what `to_json` wrote, exact to the last bit.
 
         Raises:
-            DataError: another version, or not what `to_json` wrote.
+            DataError: it has another version, or another form.
         """
         try:
             content = json.loads(text)

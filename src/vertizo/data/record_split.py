@@ -1,8 +1,8 @@
-"""Which records train, validate and test: by public randomness, by class, or by time.
+"""The split into training, validation and test records: at random, by class, or by time.
 
-A choice at random follows from how many records there are, and everybody who has the seed makes it.
-Shares of each class depend on labels, and the newest records on a column that somebody holds: whose
-rows are chosen so says which they are (`ChosenRows`).
+A random split follows from the number of records, and every party with the seed can make it. A
+split by class depends on labels, one by time on a column of the label holder's: then the label
+holder tells the others the chosen rows (`ChosenRows`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from vertizo.models.losses import Classification, Task
 from vertizo.protocol.messages import Purpose
 
 TEST_SHARE = 0.2
-"""Of a data set that has no test records of its own."""
+"""Share of test records of a data set that has none of its own."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What records are chosen by; at random, where it is neither."""
+    """What decides the choice of records: times or classes; neither means at random."""
 
     times: Tensor | None = None
-    """[records], of any unit: the newest are taken first; of one time, the last ones."""
+    """Times [records], in any unit: the newest are taken first; of equal ones, the last rows."""
     classes: Tensor | None = None
-    """[records], int64: of each class the same share is taken."""
+    """Classes, int64 [records]: the same share of each is taken."""
 
     def order(self, records: int, stream: Stream) -> Tensor:
-        """All row numbers, those that are taken first in front."""
+        """All row numbers, in the order in which they are taken."""
         if self.times is not None:
             return torch.argsort(self.times, stable=True).flip(0)
         return torch.from_numpy(stream.generator().permutation(records))
 
     def first(self, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The first so many rows, of each class its share, and the others; both in that order."""
+        """The first ``count`` rows, of each class its share, and the rest; both in order."""
         if self.classes is None:
             return order[:count], order[count:]
         classes = self.classes[order]
@@ -57,7 +57,7 @@ class Criterion:
         return order[taken], order[~taken]
 
     def of(self, rows: Tensor) -> Criterion:
-        """The same, of those records."""
+        """The criterion for some rows."""
         return Criterion(*(None if x is None else x[rows] for x in (self.times, self.classes)))
 
 
@@ -67,7 +67,7 @@ AT_RANDOM = Criterion()
 def criterion_of(
     options: DataConfig, name: str, task: Task, labels: Tensor, times: Tensor | None
 ) -> Criterion:
-    """What data.stratify and data.time say; ConfigError where there are no classes to share."""
+    """The criterion of data.stratify and data.time; ConfigError to stratify without classes."""
     if not options.stratify:
         return Criterion(times)
     if not isinstance(task, Classification):
@@ -82,8 +82,8 @@ def set_apart(
 ) -> tuple[Tensor, Tensor]:
     """IDs of training and of test records, at least one of each, both ascending.
 
-    A shuffle is the same in every run, whatever its seed, so that runs are compared on the same
-    test records. ``share`` is theirs, in (0, 1); None for `TEST_SHARE`.
+    A random choice is the same in every run, whatever its seed, so that runs are compared on the
+    same test records. ``share`` is that of test records, in (0, 1); None for `TEST_SHARE`.
 
     >>> train, test = set_apart(10, 0.3)
     >>> len(train), len(test), sorted(torch.cat([train, test]).tolist()) == list(range(10))
@@ -100,10 +100,10 @@ def set_apart(
 def choose(
     records: int, validation: float, limit: int | None, stream: Stream, by: Criterion = AT_RANDOM
 ) -> dict[Purpose, Tensor]:
-    """Which records train and which validate: row numbers, ascending.
+    """Choose training and validation records: row numbers, ascending.
 
-    ``validation`` is the share of those that are used, at most ``limit``. Who has the stream makes
-    the same choice, where it is one at random.
+    At most ``limit`` records are used, of which ``validation`` is the share that validates. Every
+    party with the stream makes the same random choice.
     """
     order = by.order(records, stream)
     if limit is not None:
@@ -128,7 +128,7 @@ class ChosenRows:
 
     @classmethod
     def of(cls, records: int, rows: Mapping[Purpose, Tensor]) -> ChosenRows:
-        """Of rows by purpose."""
+        """Pack rows by purpose."""
         marks = torch.zeros(records, dtype=torch.uint8)
         for number, purpose in enumerate(cls.PURPOSES, 1):
             if purpose in rows:
@@ -136,7 +136,7 @@ class ChosenRows:
         return cls(base64.b85encode(zlib.compress(marks.numpy().tobytes(), 9)).decode())
 
     def rows(self, records: int) -> dict[Purpose, Tensor]:
-        """Row numbers by purpose, ascending; DataError where they are not of so many records."""
+        """Unpack row numbers by purpose, ascending; DataError unless they fit ``records``."""
         try:
             unpack = zlib.decompressobj()
             marks = unpack.decompress(base64.b85decode(self.text), records + 1)

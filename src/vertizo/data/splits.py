@@ -1,4 +1,4 @@
-"""Ways to cut one record between parties."""
+"""Ways to cut the features of each record between parties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Equal parts are of other sizes where `data.sizes` says so.
 """
 
 Piece = Callable[[Tensor], Tensor]
-"""From records to one party's part of them."""
+"""Maps records to one party's part of them."""
 
 _FITTING: Mapping[Kind, tuple[SplitName, ...]] = {
     "images": ("rows", "patches", "halves", "sides", "even"),
@@ -51,7 +51,7 @@ _WORDS: Mapping[Kind, str] = {
 
 
 def describe(pooled: Pooled) -> str:
-    """What a data set is, as the end of a sentence: ``digits consists of images``."""
+    """Say what kind of data a data set has, in words: ``digits consists of images``."""
     return f"{pooled.name} {_WORDS[pooled.kind]}"
 
 
@@ -62,12 +62,12 @@ def pieces(
     columns: Mapping[str, Sequence[str]] | None,
     sizes: Sequence[int] | None = None,
 ) -> tuple[tuple[str, ...], list[Piece]]:
-    """Names of the parties, and the part of a batch of records that each takes.
+    """Names of the parties, and for each the function that takes its part of records.
 
-    The parts along what the split shares are equal, or of those ``sizes``.
+    The parts are equal, or of the given ``sizes``.
 
     Raises:
-        ConfigError: the split does not fit the data, naming both.
+        ConfigError: the split does not fit the data; the line names both.
     """
     fitting = _FITTING[pooled.kind]
     if split is None:
@@ -120,10 +120,10 @@ def _patches(shape: torch.Size, count: int) -> list[Piece]:
 
 
 def _strips(size: int, shared: int | Sequence[int], side: int) -> list[Piece]:
-    """Strips along one side: so many equal ones, with a remainder for the last, or of those sizes.
+    """Strips along one side: so many equal ones, the last with the remainder, or of given sizes.
 
     Raises:
-        ConfigError: they do not fit into the side, naming both.
+        ConfigError: they do not fit into the side; the line names both.
     """
     if isinstance(shared, int):
         if not 1 <= shared <= size:

@@ -1,4 +1,4 @@
-"""Tables with columns of numbers and of categories: from frames to a raw `Pooled`."""
+"""Loading of tables with columns of numbers and categories, as raw `Pooled` data."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = ["Source", "load", "own", "pool", "source_of"]
 
 
 def source_of(path: Path, form: CsvFormat) -> Source:
-    """A file as a table; DataError as of `vertizo.data.tabular.frames.read`."""
+    """Read a file as a table; errors as of `vertizo.data.tabular.frames.read`."""
     return Source(str(path), frames.read(path, form), frames.place_in(path, form))
 
 
 def load(_: Path | None, options: DataConfig) -> Pooled:
-    """The files of ``data.path`` and ``data.test_path``.
+    """Load the files of ``data.path`` and ``data.test_path``.
 
     Raises:
         ConfigError, DataError: one line with the file or key, the column and what would be right.
@@ -61,7 +61,7 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
 
 
 def _likeness(options: DataConfig, kept: Tensor | None) -> list[list[str]]:
-    """Of the training records' columns, but for what names them, their labels and weights."""
+    """Coarse columns of the training records, except labels, weights, IDs and persons."""
     assert options.path is not None, "a table has a path"
     frame = source_of(options.path, CsvFormat.of(options)).frame
     some = frame if kept is None else frame[kept.tolist()]
@@ -71,16 +71,16 @@ def _likeness(options: DataConfig, kept: Tensor | None) -> list[list[str]]:
 def _of_training(
     texts: Callable[[Source, str | None], list[str]], options: DataConfig, kept: Tensor | None
 ) -> list[str]:
-    """A text for each training record, of the file read again: only a run with a ledger has to."""
+    """A text for each training record; the file is read again, which only ledgers need."""
     assert options.path is not None, "a table has a path"
     rows = texts(source_of(options.path, CsvFormat.of(options)), options.id)
     return rows if kept is None else [rows[place] for place in kept.tolist()]
 
 
 def _keys(table: Source, id_: str | None) -> list[str]:
-    """What tells records from others: their identifiers, else all their values.
+    """A key of each record: its identifier, or else all of its values.
 
-    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
+    A row whose identifier is missing or occurs twice changes no other row's key.
     """
     known: list[str | None] = [None] * table.frame.height
     if id_ is not None:
@@ -94,7 +94,7 @@ def _contents(table: Source, _: str | None) -> list[str]:
 
 
 def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
-    """A table of the user's own: ``data.label`` names the column to predict; else as of `pool`."""
+    """Make a raw table of a user's own, in which ``data.label`` is predicted; see `pool`."""
     if options.label is None:
         raise ConfigError(f"data.name is {options.name!r}, which needs data.label")
     task = options.task if options.label_range is None else "regression"
@@ -117,22 +117,22 @@ def pool(
     categorical: Sequence[str] = (),
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Pooled:
-    """A raw table, to be prepared by every party once it is cut.
+    """Make a raw table, which every party prepares for itself once it is cut.
 
-    Text is a column of categories, and so is what ``categorical``, data.categorical or
-    data.categories name; all else is numbers. Where there is no test frame, a share of the rows is
-    set apart.
+    Columns of text hold categories, and so do those that ``categorical``, data.categorical or
+    data.categories name; all others hold numbers. Without a test frame a share of the rows is set
+    apart.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         train, test: rows; the latter may have more columns, and in another order.
         label: the column to predict, or several.
-        options: heeds drop, categorical, categories, test, stratify and time.
+        options: the ``data`` section.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
-        classes: None for those that occur.
+        classes: public classes; None for those that occur.
         categorical: columns of numbers that are categories.
-        groups: the natural parties.
+        groups: the natural parties, name → columns.
 
     Raises:
         ConfigError, DataError: one line with the file or key, the column and what would be right.
@@ -203,7 +203,7 @@ def pool(
 
 
 def _held(train: Source, options: DataConfig) -> list[str]:
-    """The columns that some party holds; the others may be anything."""
+    """The columns that some party holds or a key names; no others are checked."""
     there = train.frame.columns
     if options.columns is None:
         return list(there)
@@ -213,7 +213,7 @@ def _held(train: Source, options: DataConfig) -> list[str]:
 
 
 def _check_names(train: Source, label: Sequence[str], options: DataConfig) -> None:
-    """Refuse columns that are not there."""
+    """Refuse names of columns that the table does not have."""
     wanted: list[tuple[str, Iterable[str]]] = [
         ("label names", label),
         *(

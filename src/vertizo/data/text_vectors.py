@@ -1,4 +1,4 @@
-"""Texts as one vector each, by a frozen encoder: computed once, then kept in the cache.
+"""Vectors of texts by a frozen encoder: computed once, then kept in the cache.
 
 A party encodes its own tokens and nothing is fitted, so that the numbers depend on no label, and a
 record's on no other record. Needs the extra ``text``.
@@ -25,13 +25,13 @@ from vertizo.models import text
 from vertizo.protocol.messages import Purpose
 
 TOKENS_AT_ONCE = 4096
-"""In one batch, padding included."""
+"""Tokens of one batch, counted as texts times the length of the shortest."""
 
 
 def encoded_parts(
     values: Mapping[Purpose, Tensor], chosen: Mapping[Purpose, Tensor], checkpoint: str
 ) -> dict[Purpose, Tensor]:
-    """The vectors of one party's texts, by purpose; raises as `encoded`.
+    """The vectors of one party's texts, by purpose; errors as of `encoded`.
 
     ``chosen`` are row numbers of training and validation records. Their texts are encoded together
     in that order, so that every seed's choice among the same records finds the same file.
@@ -44,14 +44,14 @@ def encoded_parts(
 
 
 def encoded(tokens: Tensor, checkpoint: str) -> Tensor:
-    """The mean of what the encoder makes of a text's tokens, float32 [texts, hidden].
+    """Mean vectors of texts' tokens by an encoder, float32 [texts, hidden].
 
-    ``tokens`` are integers [texts, length]; a text without any becomes zeros. The first call of
-    its kind computes, with a bar where a person looks on, and goes on where an interrupted one
-    ended; later ones read a file of the cache, which is found by all that the vectors depend on.
+    ``tokens`` are integers [texts, length]; a text without any becomes zeros. The first call
+    computes, with a progress bar on a terminal, and continues an interrupted one; later calls read
+    a file of the cache, named by a hash of the tokens and the encoder's weights.
 
     Raises:
-        ConfigError: the encoder cannot be had, or the tokens are not its own.
+        ConfigError: the encoder cannot be loaded, or the tokens are not its own.
         DataError: the cache cannot be used.
         RunError: the file is damaged.
     """
@@ -76,7 +76,7 @@ def encoded(tokens: Tensor, checkpoint: str) -> Tensor:
 
 
 def _digest(tokens: Tensor, checkpoint: str) -> str:
-    """Of the tokens and of the encoder's weights."""
+    """A hash of the tokens and of the encoder's files."""
     made = blake2b(digest_size=20)
     for file in sorted(text.folder(checkpoint).iterdir()):
         if file.name == "config.json" or file.suffix in (".safetensors", ".bin"):
@@ -92,7 +92,7 @@ def _make(checkpoint: str, tokens: Tensor) -> text.Text:
 
 
 def _compute(tokens: Tensor, encoder: text.Text, done: Path) -> None:
-    """Fill a file beside ``done`` and move it there; rows of NaN are still to be computed."""
+    """Fill a file beside ``done`` and move it there; rows of NaN are not computed yet."""
     part, shape = done.with_suffix(".part"), (len(tokens), encoder.width)
     try:
         vectors = np.load(part, mmap_mode="r+")
@@ -118,7 +118,7 @@ def _compute(tokens: Tensor, encoder: text.Text, done: Path) -> None:
 
 
 def _batches(lengths: NDArray[np.int64], left: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Texts of about the same length together, so that little padding is computed."""
+    """Batch texts of about the same length, so that little padding is computed."""
     order = left[np.argsort(lengths[left], kind="stable")]
     start = 0
     while start < len(order):

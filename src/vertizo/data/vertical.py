@@ -1,4 +1,4 @@
-"""A data set cut between parties: every party its own features of the same records."""
+"""`VerticalData`: a data set cut between parties, each with features of the same records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class VerticalData:
-    """A data set cut between parties."""
+    """A data set cut between parties: the clients' features, and the label holder's data."""
 
     name: str
     task: Task
@@ -55,34 +55,34 @@ class VerticalData:
     cardinalities: tuple[tuple[int, ...], ...] = ()
     """Each party's `Holding.cardinalities`; empty where no party has categories."""
     own: Holding | None = None
-    """What the label holder itself knows of the records; enters the server model directly."""
+    """The label holder's own features, which enter the server model directly; None without."""
     fitted: tuple[str, ...] = ()
-    """The parties, the label holder among them, whose features are so fitted."""
+    """Parties, perhaps the label holder, whose features depend on such statistics."""
     fitted_labels: bool = False
-    """Whether the task is scaled by statistics of the training labels."""
+    """Whether classes or scaling of the task come from the labels."""
     class_names: tuple[str, ...] | None = None
-    """What the classes are called, in the order of their numbers; of several labels no and yes."""
+    """Names of the classes, in the order of their numbers; of several labels no and yes."""
     preparation: Preparation | None = None
-    """How new records of a raw table become features; None for what is no raw table."""
+    """How new records of a raw table become features; None for other data."""
     are_images: bool = False
     """Whether each party's records are images, [channels, height, width]."""
     notes: tuple[str, ...] = ()
-    """What is allowed and probably not meant, a line each."""
+    """Warnings about data that are valid but probably not meant, a line each."""
     keys: Callable[[], list[str]] | None = None
-    """What tells the training records from all others, in their order: worked out when asked for.
-    None where nothing does."""
+    """Computes a key of each training record that tells it from all others, in their order; None
+    where there is none."""
     contents: Callable[[], list[str]] | None = None
-    """All that the label holder has in each of their rows, as text; None where that is the key."""
+    """Computes each training row as text, with all of its columns; None where that is the key."""
     likeness: Callable[[], list[list[str]]] | None = None
-    """Columns of the same, near enough (`vertizo.data.alignment.likeness_of`)."""
+    """Computes coarse columns of the training rows (`vertizo.data.alignment.likeness_of`)."""
     seats: tuple[int, ...] = ()
-    """Each client's number among those of the split; empty where all of them take part."""
+    """Each client's number among all of the split; empty where all of them take part."""
     seated: int = 0
-    """So many clients the split has then, those without a part among them."""
+    """Clients of the split, excluded ones included; 0 where all of them take part."""
     weights: Tensor | None = None
     """How much each training record counts, [records]; None where all count alike."""
     persons: Tensor | None = None
-    """A number for the person of each training record, [records]; None where nothing names one."""
+    """A number for the person of each training record, [records]; None where unknown."""
 
     @property
     def records(self) -> int:
@@ -91,7 +91,7 @@ class VerticalData:
 
     @property
     def positive(self) -> str | None:
-        """What the positive one of two classes is called; None for any other task."""
+        """The name of the positive one of two classes; None for other tasks."""
         if isinstance(self.task, MultiLabel):
             return self.class_names[1] if self.class_names else None
         if not isinstance(self.task, Classification) or self.task.outputs != 2:
@@ -110,7 +110,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     The stream chooses the validation records.
 
     Raises:
-        ConfigError: the split or another key does not fit the data, naming both.
+        ConfigError: the split or another key does not fit the data; the line names both.
     """
     ranges, categories = options.ranges, options.categories
     cut_by = options.split, options.parties, options.columns, options.sizes
@@ -191,14 +191,14 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
 def _chosen(
     everybody: Callable[[], Sequence[str]] | None, ids: Tensor
 ) -> Callable[[], list[str]] | None:
-    """What is known of everybody, of these records."""
+    """Restrict texts that are computed for all records to some of them."""
     return None if everybody is None else partial(_texts_of, everybody, ids)
 
 
 def _likeness(
     everybody: Callable[[], list[list[str]]] | None, ids: Tensor
 ) -> Callable[[], list[list[str]]] | None:
-    """The same of columns."""
+    """Restrict columns that are computed for all records to some of them."""
 
     def chosen() -> list[list[str]]:
         assert everybody is not None, "asked only then"
@@ -213,7 +213,7 @@ def _texts_of(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
 
 
 def _selected(values: Tensor, ids: Tensor) -> Tensor:
-    """Those records, in memory of NumPy's: it asks for large pages, and rows are found faster."""
+    """Copy some records into NumPy's memory, whose large pages make rows faster to find."""
     found = torch.from_numpy(np.empty((len(ids), *values.shape[1:]), values.numpy().dtype))
     torch.index_select(values, 0, ids, out=found)
     return found
@@ -228,7 +228,7 @@ def hold(
     categories: Lists,
     dates: Collection[str] = (),
 ) -> tuple[Holding, Preprocessing]:
-    """What a party makes of its columns of a raw table, fitted on its own training rows."""
+    """Prepare a party's columns of a raw table, fitted on its own training rows."""
     prepare = Preprocessing(values["train"].numpy(), columns, levels, ranges, categories, dates)
     prepared = {purpose: prepare(whole.numpy()) for purpose, whole in values.items()}
     return Holding(name, prepared, prepare.cardinalities), prepare
@@ -250,7 +250,7 @@ def _check_holder(label_holder: str | None, names: Sequence[str]) -> None:
 
 
 def _check_without(options: DataConfig, names: Sequence[str]) -> None:
-    """Refuse parties without a part that are none, or that leave no client."""
+    """Refuse excluded parties that do not exist, hold the labels, or leave no client."""
     for name in options.exclude_parties:
         if name not in names:
             hint = nearest(name, names) or f"; they are {', '.join(map(repr, names))}"
@@ -276,12 +276,13 @@ def learned_task(
     options: DataConfig,
     class_names: Sequence[str] | None = None,
 ) -> Task:
-    """The task as data.positive says; a regression learns labels that are centred and scaled.
+    """The task with the positive class of data.positive, or with the scale of a regression.
 
-    By the training labels' mean and standard deviation, or public bounds in their place.
+    A regression's labels are centred and scaled by the training labels' mean and standard
+    deviation, or by public bounds.
 
     Raises:
-        ConfigError: bounds for what is no regression, or a positive class that is none of two.
+        ConfigError: regression keys for another task, or an invalid positive class.
     """
     if isinstance(task, MultiLabel):
         return task
@@ -306,7 +307,7 @@ def learned_task(
 def _with_positive(
     name: str, task: Classification, positive: str | None, class_names: Sequence[str] | None
 ) -> Classification:
-    """The same task, of which that class is the positive one; ConfigError as `learned_task`."""
+    """The task with that positive class; ConfigError where it is none of two."""
     if positive is None:
         return task
     names = class_names or tuple(map(str, range(task.outputs)))
@@ -325,10 +326,10 @@ def _with_positive(
 
 
 def of_classes(options: Any, data: VerticalData) -> Tensor | None:
-    """Weights of the classes, float32 [classes]; None where all are alike.
+    """Weights of the classes, float32 [classes]; None where all are equal.
 
-    Balanced ones are ``1 / (k · share)``, as scikit-learn has them. ConfigError for a class that
-    there is not, or a share that is missing.
+    Balanced ones are ``1 / (k · share)``, as in scikit-learn. ConfigError for an unknown class or
+    a missing share.
     """
     given, shares = options.class_weights, options.class_shares
     if given is None:
@@ -351,7 +352,7 @@ def of_classes(options: Any, data: VerticalData) -> Tensor | None:
 
 
 def _by_class(key: str, given: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """What is given for each class, by its name among ``names``; ConfigError for no class."""
+    """Numbers by class, under its name among ``names``; ConfigError for an unknown class."""
     found = category_text.names(given, f"data.{key}", names)
     given = dict(zip(found, given.values(), strict=True))
     unknown = next((name for name in given if name not in names), None)

@@ -1,4 +1,4 @@
-"""How much a record counts in the loss, and which records are one person's.
+"""Weights of records in the loss, and which records belong to one person.
 
 A class's weight is a public constant, a record's own weight a part of the record at the label
 holder, like its label. Nothing is divided by a sum of weights, which would depend on all of them.
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from vertizo.data.tabular.columns import Source
 
 ROUNDING = 1e-3
-"""By how much shares of classes may miss 1 together."""
+"""By how much the sum of the classes' shares may miss 1."""
 
 
 def check_classes(options: Any) -> None:
-    """Raise ValueError for weights of classes, in a `DataConfig`, that cannot be."""
+    """Raise ValueError for invalid class weights or shares in a `DataConfig`."""
     weights, shares = options.class_weights, options.class_shares
     if weights is None:
         if shares is not None:
@@ -53,7 +53,7 @@ def check_classes(options: Any) -> None:
 
 
 def check_public(options: Any, mechanism: str) -> None:
-    """Raise ValueError for weights that a mechanism cannot protect, or that are read off labels."""
+    """Raise ValueError for weights that a mechanism cannot protect, or that come from labels."""
     if mechanism in ("none", "embedding-noise"):
         return
     if options.class_weights == "balanced" and options.class_shares is None:
@@ -70,14 +70,14 @@ def check_public(options: Any, mechanism: str) -> None:
 
 
 def of_labels(labels: Tensor, classes: Tensor | None, records: Tensor | None) -> Tensor | None:
-    """What each record counts by its class and its own weight, [records]; None: all alike."""
+    """Weight of each record, its class's times its own, [records]; None where all are equal."""
     if classes is None:
         return records
     return classes[labels] if records is None else classes[labels] * records
 
 
 def of_records(source: Source, column: str | None) -> Tensor | None:
-    """A column of weights, float32 [records]; DataError for one that is missing or below 0."""
+    """Read a column of weights, float32 [records]; DataError for one missing or below 0."""
     from vertizo.data.tabular.columns import numbers
 
     if column is None:
@@ -94,10 +94,10 @@ def of_records(source: Source, column: str | None) -> Tensor | None:
 
 
 def persons(source: Source, person: str | None, id_: str | None) -> Tensor | None:
-    """A number for the person of each record, int64 [records]; None where nothing names one.
+    """A number for the person of each record, int64 [records]; None without a column.
 
-    By the column of persons, else by that of identifiers. A record without an identifier is a
-    person's own; DataError for one without a person.
+    The column of persons decides, else that of identifiers. A record without an identifier counts
+    as a person of its own; DataError for one without a person.
     """
     from vertizo.data.alignment import known_keys
 

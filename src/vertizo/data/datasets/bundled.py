@@ -1,4 +1,4 @@
-"""Data sets that come with scikit-learn: nothing to download."""
+"""Loaders of data sets that come with scikit-learn: nothing to download."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def digits(_: Path | None, __: DataConfig) -> Pooled:
 
 @lru_cache(maxsize=1)
 def _digit_rows() -> npt.NDArray[np.float64]:
-    """[1797, 65]: pixels and the digit; read once a process, for all seeds of a study.
+    """Pixels and the digit of each image, [1797, 65]; read once a process, for all seeds.
 
-    As scikit-learn reads them, but without it: its import takes longer than the rest.
+    The file is read without scikit-learn, whose import takes longer than the rest.
     """
     package = find_spec("sklearn")
     assert package is not None, "scikit-learn is one of vertizo's dependencies"
@@ -61,7 +61,7 @@ def diabetes(_: Path | None, options: DataConfig) -> Pooled:
 
 
 def _every_fifth(name: str, bunch: Any, options: DataConfig, **columns: int) -> Pooled:
-    """A raw table, of which every party has the next so many columns; every fifth row for tests."""
+    """Make a raw table whose parties have consecutive columns; every fifth row is for testing."""
     import polars as pl
 
     names = [str(each) for each in bunch.feature_names]

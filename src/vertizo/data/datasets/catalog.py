@@ -1,4 +1,4 @@
-"""Named data sets."""
+"""The catalogue of named data sets, and loading by name."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ ROOT_VARIABLE = "VERTIZO_DATA"
 
 
 Loader = Callable[[Path | None, DataConfig], "Pooled"]
-"""From the folder of data files and the ``data`` section of a configuration."""
+"""Loads a data set from the folder of data files and a configuration's ``data`` section."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set of the catalogue."""
+    """A data set of the catalogue."""
 
     summary: str
     loader: str | Loader
-    """The function, or where it is below `vertizo.data`: ``module:function``."""
+    """The function, or its path below `vertizo.data`, ``module:function``."""
     needs_files: bool = True
-    """Whether it looks for files in data.root or VERTIZO_DATA."""
+    """Whether it reads files in data.root or VERTIZO_DATA."""
     own_test: bool = True
-    """Whether test records are set apart already; else data.test says how many are."""
+    """Whether it has test records of its own; else data.test gives their share."""
     tokens: bool = False
     """Whether records are the tokens of texts."""
 
     def load(self, root: Path | None, options: DataConfig) -> Pooled:
-        """Load it, which imports what that takes."""
+        """Import the loader, if need be, and load the data set."""
         if not isinstance(self.loader, str):
             return self.loader(root, options)
         module, _, name = self.loader.partition(":")
@@ -47,10 +47,10 @@ class Entry:
 
 
 def load(name: str, root: Path | None = None, options: DataConfig | None = None) -> Pooled:
-    """A data set by the name of `CATALOG`, of an installed package, or ``module:function``.
+    """Load a data set by a name of `CATALOG` or of an installed package, or ``module:function``.
 
     Its files are in ``root``, else in ``VERTIZO_DATA``, else in a cache in the home folder.
-    ``options`` has the other keys that it may heed; None for the defaults.
+    ``options`` has the other keys that the loader may use; None for the defaults.
 
     Raises:
         ConfigError: no such data set, or keys that do not fit it.

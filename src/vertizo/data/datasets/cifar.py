@@ -1,7 +1,7 @@
-"""CIFAR-10 in the forms it is found in: binary batches, Python batches, or JPEG in npz files.
+"""The loader of CIFAR-10, from binary batches, Python batches, or JPEG images in npz files.
 
-JPEG loses detail, so that what is trained on it is no result on CIFAR-10; the data set is then
-called ``cifar-10 (JPEG)``, and so in every summary.
+JPEG loses detail, so that figures on it are not figures on CIFAR-10; the data set is then called
+``cifar-10 (JPEG)``, also in every summary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH = 10_000
 """Images in one of the six published batches."""
 PIXELS = 3 * 32 * 32
 MEANS, SPREADS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-"""Of red, green and blue; the constants in general use for CIFAR-10."""
+"""Means and standard deviations of red, green and blue that are in general use for CIFAR-10."""
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 HOMES = ("cifar-10", "cifar10")
 JPEG_FILES = ("cifar10-train-jpeg.npz", "cifar10-test-jpeg.npz")
@@ -39,10 +39,10 @@ Batch = tuple[NDArray[np.uint8], Tensor]
 
 
 def load(root: Path | None, _: DataConfig) -> Pooled:
-    """The best form that is found: binary batches, else Python batches, else JPEG.
+    """Load the best form that is found: binary batches, else Python batches, else JPEG.
 
     Raises:
-        DataError: none of them is there, or a file is damaged.
+        DataError: no form is there, or a file is damaged.
     """
     batches = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
     binary = [f"{name}.bin" for name in batches]
@@ -73,10 +73,10 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
 
 
 def binary_batch(path: Path) -> Batch:
-    """A batch of the binary version: for each image a label and 3,072 bytes.
+    """Read a batch of the binary version: for each image a label and 3,072 bytes.
 
     Raises:
-        DataError: of another length, or a label beyond 9.
+        DataError: the file has another length, or a label beyond 9.
     """
     content = np.frombuffer(path.read_bytes(), np.uint8)
     if content.size != BATCH * (PIXELS + 1):
@@ -89,9 +89,9 @@ def binary_batch(path: Path) -> Batch:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Makes NumPy arrays and plain values; a pickle that asks for anything else is refused.
+    """An unpickler that makes NumPy arrays and plain values, and refuses all other objects.
 
-    A pickle may name any function of any module to be called while it is read.
+    A pickle may otherwise call any function of any module while it is read.
     """
 
     _RECONSTRUCT = np.empty(0).__reduce__()[0]
@@ -105,10 +105,10 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def python_batch(path: Path) -> Batch:
-    """A batch of the Python version: a pickled dictionary of ``data`` and ``labels``.
+    """Read a batch of the Python version: a pickled dictionary of ``data`` and ``labels``.
 
     Raises:
-        DataError: not such a dictionary, or one that would run something.
+        DataError: it is no such dictionary, or it would run code.
     """
     try:
         content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
@@ -126,7 +126,7 @@ def python_batch(path: Path) -> Batch:
 
 
 def jpegs(path: Path) -> Batch:
-    """Images as JPEG in an npz file: ``header + body[offsets[i]:offsets[i+1]]`` is one of them.
+    """Read JPEG images from an npz file: number i is ``header + body[offsets[i]:offsets[i+1]]``.
 
     Raises:
         DataError: arrays are missing or do not fit, or an image is damaged.
@@ -165,7 +165,7 @@ def _image_reader() -> Any:
 
 
 def _decoded(content: bytes, name: str) -> NDArray[np.uint8]:
-    """[3, 32, 32] from one JPEG."""
+    """Decode one JPEG to pixels [3, 32, 32]."""
     image_reader = _image_reader()
     try:
         with image_reader.open(io.BytesIO(content), formats=["JPEG"]) as image:

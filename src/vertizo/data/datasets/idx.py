@@ -1,4 +1,4 @@
-"""IDX files (MNIST, Fashion-MNIST): found in a folder, or downloaded once and checked."""
+"""Loaders of IDX files (MNIST, Fashion-MNIST), found in a folder, or downloaded and checked."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
-"""Of every data set: images and labels, to train on and for testing."""
+"""Files of every data set: images and labels for training, images and labels for testing."""
 CLASSES = 10
 
 
 @dataclass(frozen=True)
 class IdxSet:
-    """Where one data set is published; its files are in a folder of its name."""
+    """A published data set; its files are in a folder of its name."""
 
     name: str
     mirrors: tuple[str, ...]
     sha256: tuple[str, ...]
-    """Of each of `FILES`, gzipped."""
+    """Digest of each of `FILES`, gzipped."""
     mean: float
-    """Of the pixels, as a share of the brightest; a public constant."""
+    """Mean of the pixels, as a share of the brightest; a public constant."""
     spread: float
-    """Their standard deviation, likewise."""
+    """Standard deviation of the pixels, likewise."""
 
 
 MNIST = IdxSet(
@@ -82,7 +82,7 @@ FASHION_MNIST = IdxSet(
 
 
 def loader(published: IdxSet) -> Callable[[Path | None, DataConfig], Pooled]:
-    """What loads such a set; pixels become ``(p/255 − mean)/spread``."""
+    """Make the loader of a data set; pixels become ``(p/255 − mean)/spread``."""
 
     def load(root: Path | None, _: DataConfig) -> Pooled:
         folder = folder_of(published, files.home(root))
@@ -103,12 +103,12 @@ fashion_mnist = loader(FASHION_MNIST)
 
 
 def folder_of(wanted: IdxSet, home: Path) -> Path:
-    """The folder that holds all four files: ``home``, or one of the set's name in it.
+    """Find the folder with all four files: ``home``, or the set's own in it.
 
     The latter is filled by download if need be.
 
     Raises:
-        DataError: the files are nowhere and cannot be had; says what to put where.
+        DataError: files are missing and cannot be downloaded; it says what to put where.
     """
     target = home / wanted.name
     for folder in (target, home):
@@ -132,13 +132,13 @@ def _absent(folder: Path) -> list[str]:
 
 
 def _present(folder: Path, file: str) -> Path | None:
-    """The file, gzipped or unpacked."""
+    """The path of a file, gzipped or unpacked; None where it is missing."""
     places = (folder / file, folder / file.removesuffix(".gz"))
     return next((place for place in places if place.is_file()), None)
 
 
 def _download(name: str, sha256: str, mirrors: Sequence[str], target: Path) -> str | None:
-    """Fetch a file into ``target``, whole or not at all; None, or why it could not be had."""
+    """Download a file to ``target``, whole or not at all; return None, or why it failed."""
     problem = "no mirror is known"
     for mirror in mirrors:
         try:
@@ -173,10 +173,10 @@ def _read(folder: Path, name: str, *, sides: int) -> NDArray[np.uint8]:
 
 
 def read(folder: Path, name: str) -> NDArray[np.uint8]:
-    """The array of one file, of the shape that its header says.
+    """Read the array of one file, in the shape that its header says.
 
     Raises:
-        DataError: not an IDX file of bytes, or of another length than announced.
+        DataError: it is no IDX file of bytes, or has another length than announced.
     """
     path = _present(folder, name)
     if path is None:

@@ -1,4 +1,4 @@
-"""Published tables whose columns belong to natural parties."""
+"""Loaders of published tables whose columns belong to natural parties."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def credit_default(root: Path | None, options: DataConfig) -> Pooled:
 def _frame(
     name: str, root: Path | None, file: str, delimiter: str, columns: list[str]
 ) -> tuple[Path, pl.DataFrame]:
-    """The published table and its path; another file under that name is refused."""
+    """Read a published table as text; DataError for another file under its name."""
     path = files.folder_of(name, root, name, [file]) / file
     frame = frames.csv_text(path, CsvFormat(delimiter))
     for column in columns:

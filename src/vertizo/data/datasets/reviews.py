@@ -1,4 +1,4 @@
-"""Reviews and whether they are positive: IMDb and two small sets of Amazon's.
+"""Loaders of reviews, positive or negative: IMDb and two small sets of Amazon's.
 
 CSV files compressed by xz, with the columns label and text, perhaps title: IMDb (Maas et al. 2011)
 with its own test half; the Multi-Domain Sentiment Dataset (Blitzer et al. 2007) and a part of
@@ -26,7 +26,7 @@ from vertizo.data.record_split import AT_RANDOM, Criterion, set_apart
 from vertizo.models.losses import Classification
 
 Reviews = tuple[list[str], list[int]]
-"""Texts, and 1 for a positive one, 0 for a negative one."""
+"""Texts, and their labels: 1 for a positive one, 0 for a negative one."""
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -43,9 +43,9 @@ def imdb(root: Path | None, options: DataConfig) -> Pooled:
 
 
 def amazon(name: str, file: str) -> Callable[[Path | None, DataConfig], Pooled]:
-    """A loader of one of the two Amazon files.
+    """Make the loader of one of the two Amazon files.
 
-    They are sorted by class and some texts occur twice: shuffled, and both go to the same side.
+    The files are sorted by class, so test records are drawn; equal texts go to the same side.
     """
 
     def load(root: Path | None, options: DataConfig) -> Pooled:
@@ -73,7 +73,7 @@ amazon_polarity = amazon("amazon-polarity", "amazon-polarity-3204.csv.xz")
 
 
 def read(file: Path) -> Reviews:
-    """The reviews of one file, in its order.
+    """Read the reviews of one file, in its order.
 
     A title, where it is in a column of its own, comes first, as in Amazon Review Polarity.
 
@@ -102,7 +102,7 @@ def read(file: Path) -> Reviews:
 
 
 def clean(text: str) -> str:
-    """Without line marks, with characters for HTML entities, and single spaces.
+    """Clean a text: no HTML line breaks, characters for HTML entities, single spaces.
 
     >>> clean("Good.<br /><br />Really  &amp; truly &lt;3")
     'Good. Really & truly <3'

@@ -1,7 +1,7 @@
-"""Texts as tokens: integers [records, length], where 0 is padding behind the text's end.
+"""Tokenisers: texts to integers [records, length], 0 padding behind the text's end.
 
-Two ways: ``hash`` turns words into numbers by a hash and needs nothing else; any other name is a
-checkpoint whose own tokenizer is used (extra ``text``), such as ``minilm``.
+There are two kinds: ``hash`` turns words into numbers by a hash and needs nothing else; any other
+name, such as ``minilm``, is a checkpoint whose own tokenizer is used (extra ``text``).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ HASH = "hash"
 CHUNK = 1000
 """Texts that a checkpoint's tokenizer gets at a time; it works on all cores."""
 CHARACTERS = 6
-"""Of a text for each token that is wanted, more than most need."""
+"""Characters of a text that are read for each token wanted; most tokens have fewer."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 Encode = Callable[[Sequence[str]], Tensor]
 
 
 def encoder(tokenizer: str, length: int, vocabulary: int, key: str = "data.tokenizer") -> Encode:
-    """What turns texts into int32 [texts, length], cut off or padded with 0.
+    """Make a function of texts to int32 [texts, length], cut off or padded with 0.
 
     The tokenizer is ``hash``, or a checkpoint as `vertizo.models.text.Spec` names it; ``key`` is
-    where it was named. The vocabulary, different tokens with 0 included, is for ``hash``; a
-    checkpoint has its own.
+    the configuration's key for it. The vocabulary, different tokens with 0 included, is for
+    ``hash``; a checkpoint has its own.
 
     Raises:
         ConfigError: there is no such tokenizer, or what it needs is missing.
@@ -50,7 +50,7 @@ def encoder(tokenizer: str, length: int, vocabulary: int, key: str = "data.token
 
 
 def hashed(texts: Sequence[str], length: int, vocabulary: int) -> Tensor:
-    """Words and punctuation marks, in lower case, hashed into 1 to vocabulary − 1.
+    """Hash words and punctuation marks, in lower case, to numbers from 1 to vocabulary − 1.
 
     The same word has the same number on every machine. Words that share one cannot be told apart.
     """
@@ -68,7 +68,7 @@ def hashed(texts: Sequence[str], length: int, vocabulary: int) -> Tensor:
 
 
 def _checkpoint(name: str, key: str) -> Any:
-    """The fast tokenizer of a checkpoint."""
+    """Load the fast tokenizer of a checkpoint; ConfigError where it has none."""
     try:
         library = text.transformers()
         if name == text.RANDOM:
@@ -94,10 +94,10 @@ def _checkpoint(name: str, key: str) -> Any:
 
 
 def _encoded(tokenizer: Any, texts: Sequence[str], length: int) -> Tensor:
-    """By a tokenizer written in Rust; its own marks of beginning and end count as tokens.
+    """Encode by a tokenizer written in Rust; its marks of beginning and end count as tokens.
 
-    It would read texts to their end only to cut them off, so that it gets their beginnings first,
-    and the whole of those few whose beginning did not suffice.
+    It would read whole texts and then cut them off. So it gets their beginnings first, and the
+    whole of those few whose beginning had too few tokens.
     """
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_id=0)
@@ -110,7 +110,7 @@ def _encoded(tokenizer: Any, texts: Sequence[str], length: int) -> Tensor:
 
 
 def _beginning(text: str, size: int) -> str:
-    """At most so many characters, and no part of a word."""
+    """The beginning of a text: at most so many characters, cut between words."""
     return text if len(text) <= size else text[: size + 1].rpartition(" ")[0]
 
 

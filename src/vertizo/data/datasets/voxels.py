@@ -1,4 +1,4 @@
-"""ModelNet10, whose objects are grids of voxels here, seen from six sides.
+"""The loader of ModelNet10 as grids of voxels, seen from six sides.
 
 Each of the six directions along the axes gives two views of 30×30 pixels: the silhouette (0 or 1),
 and the depth (1 for the nearest layer, falling to 1/30 for the farthest, 0 where there is nothing).
@@ -34,7 +34,7 @@ CLASSES = (
 
 
 def load(root: Path | None, _: DataConfig) -> Pooled:
-    """Official split; 12 views of each object.
+    """Load 12 views of each object, in the official split.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -56,7 +56,7 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
 
 
 def views(grids: NDArray[Any]) -> Tensor:
-    """[records, side, side, side] of 0 and 1 to float32 [records, 12, 1, side, side]."""
+    """Turn voxels [records, side, side, side], 0 or 1, to views [records, 12, 1, side, side]."""
     records, side = grids.shape[:2]
     occupied = grids.astype(np.uint8)
     result = np.empty((records, 12, 1, side, side), np.float32)

@@ -1,6 +1,6 @@
-"""Columns of frames as numbers or as codes; and what they seem to be, but are not.
+"""Columns of tables as numbers or codes, with checks for columns that are not what they seem.
 
-Numbers written as text, dates, identifiers and constants are told of in a line, or refused.
+Numbers written as text, dates, identifiers and constants are refused, or warned of in a line.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 LARGEST = float(np.finfo(np.float32).max)
 SHOWN = 20
-"""So many columns are listed for a name that is like none of them."""
+"""Most columns that are listed for a name that is like none of them."""
 NEARLY = 0.9
-"""The share of a column's values from which on the others are mistakes."""
+"""Share of a column's values of one kind from which on the others count as mistakes."""
 FEW = 5
-"""Fewer values than that may all be new categories."""
+"""Least number of values of which new categories are warned of."""
 NOTHING = ("none", "nat", "nil", "missing", "unknown", "na", "n.a.", "-", "--", ".", "undefined")
-"""Texts, in lower case, that people and programs write where they know nothing."""
+"""Texts, in lower case, that people and programs write for a missing value."""
 MANY = 0.2
-"""The share of a column's values from which on new categories are many."""
+"""Share of a column's values from which on new categories are warned of."""
 FEWEST = 20
-"""Rows from which on a column of nothing but different texts is an identifier."""
+"""Rows from which on constants and identifiers are warned of."""
 ROWS_SHOWN = 5
-"""So many rows are listed."""
+"""Most rows that are listed."""
 FROM_PANDAS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+")
-"""Columns that pandas makes of an index that was written with the table."""
+"""Names that pandas gives to an index that was written with the table."""
 ROW_NAMES = re.compile(
     r"(?:id|ids|index|idx|key|nr|no|number|num|row|record|line|pk|rn|seq|serial|uid)"
     r"|(?:row|record|line|case|serial|obs|seq)[ _.-]*(?:id|index|idx|key|nr|no|number|num)\.?"
@@ -48,11 +48,11 @@ ROW_NAMES = re.compile(
 )
 """Names, in lower case, of columns that say which record a row is."""
 NAMED = 0.1
-"""So many of the values of a column of such a name are different where it names rows."""
+"""Least share of different values in a column of such a name if it names rows."""
 UNLIKELY = 7.0
-"""Pairs of equal numbers that are expected by chance where none is there: one time in 1,000."""
+"""Pairs of equal numbers expected by chance at which none occurs one time in 1,000."""
 LONG = 1e7
-"""Whole numbers from here on, of as many digits each, are accounts and telephones."""
+"""Least size of whole numbers that, all with as many digits, count as accounts or telephones."""
 _READABLE = r"(?:\d+|\d{1,3}(?:[ ,.'\u2019_]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})(?:[.,]\d+)?"
 ORNATE = rf"^['(\p{{Sc}} +-]{{0,5}}{_READABLE}[-\p{{Sc}}%\u2030) ]{{0,5}}$"
 """A number that a person can read, in form NFKC: ``1.234,50``, ``-$5``, ``12 %``, ``(5)``."""
@@ -60,7 +60,7 @@ WITH_UNIT = (
     rf"^(?P<before>(?:[\p{{L}}.]{{0,5}}[\p{{Sc}}. ] ?)?)[+-]?{_READABLE}"
     r"(?P<after>(?: ?[^\d\s.,][^\d]{0,15}[23]?)?)$"
 )
-"""The same with words of a currency or unit beside it: ``CHF 5``, ``5.50 EUR``, ``7 km``."""
+"""A readable number with a currency or unit beside it: ``CHF 5``, ``5.50 EUR``, ``7 km``."""
 DATE = (
     r"^(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2}))"
     r"(?:[T ]\d{1,2}:\d{2}.*)?$"
@@ -68,7 +68,7 @@ DATE = (
 
 
 class Advice(NamedTuple):
-    """What people may do about a column that is not what it seems."""
+    """Words of an error line on what to do about a column that is not what it seems."""
 
     categorical: str
     without: str
@@ -81,7 +81,7 @@ LABEL = Advice("set data.task to classification", "name another column in data.l
 
 
 def rows_in_words(rows: Sequence[int], place: Place) -> str:
-    """The first few rows as people find them.
+    """List the first few rows in words, as people find them.
 
     >>> rows_in_words([1, 4], lambda index: f"line {index + 2}")
     'line 3 and line 6'
@@ -92,12 +92,12 @@ def rows_in_words(rows: Sequence[int], place: Place) -> str:
 
 
 def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEATURE) -> None:
-    """Refuse a column of text that is nearly all numbers, or numbers that only people can read.
+    """Refuse a column of text if nearly all of it is numbers, or numbers only people can read.
 
-    Or one with any text, if it must be ``numeric``.
+    With ``numeric`` any text is refused.
 
     Raises:
-        DataError: names the first value that is no number, its line, and what to do.
+        DataError: one line with the first value that is no number, its place, and what to do.
     """
     import polars as pl
 
@@ -131,7 +131,7 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
 
 
 def check_dates(source: Source, column: str, advice: Advice) -> None:
-    """Refuse a label of dates: DataError names one, and what to do."""
+    """Raise DataError for a label of dates; it names one, and what to do."""
     values = source.frame[column]
     if is_dates(values):
         index = int(values.is_not_null().arg_max() or 0)
@@ -143,7 +143,7 @@ def check_dates(source: Source, column: str, advice: Advice) -> None:
 
 
 def is_dates(values: pl.Series) -> bool:
-    """Whether nearly all values that are there are dates."""
+    """Whether nearly all values that are not missing are dates."""
     import polars as pl
 
     if values.dtype in (pl.Date, pl.Datetime):
@@ -161,10 +161,10 @@ def notes(
     id_: str | None = None,
     named: Container[str] = (),
 ) -> list[str]:
-    """What is allowed and probably not meant in a training table's features, a line each.
+    """Warnings about a training table's features that are valid but probably not meant.
 
-    ``categories`` are those of the columns that hold some, of which somebody ``named`` some;
-    ``id_`` says which record a row is.
+    ``categories`` are the columns of categories, ``named`` those that the user declared so;
+    ``id_`` is the column of identifiers.
     """
     said = [] if id_ is None else _repeated(source, id_)
     unnamed = [column for column in columns if column in categories and column not in named]
@@ -179,7 +179,7 @@ def notes(
 def useless_columns(
     source: Source, columns: Sequence[str], categories: Collection[str]
 ) -> list[tuple[list[str], str]]:
-    """Columns that tell nothing of new records, and why: constants, and what only names rows."""
+    """Columns that tell nothing of new records, with the reason: constants, and names of rows."""
     height = source.frame.height
     if height < FEWEST:
         return []
@@ -212,10 +212,10 @@ def unknown(
     columns: Iterable[str] = (),
     dates: Iterable[str] = (),
 ) -> dict[str, str]:
-    """A line for each column of new records that tells a model less than in training.
+    """Warnings, by column, about new records that tell a model less than those of training.
 
-    Many values of categories are none that are ``known``, one of ``dates`` holds something else, or
-    one of ``columns`` is empty.
+    They are of columns with many categories that are not ``known``, columns of ``dates`` that hold
+    something else, and empty ``columns``.
     """
     height, said = source.frame.height, dict[str, str]()
     for column in dates:
@@ -253,7 +253,7 @@ def unknown(
 
 
 def _nearly_numbers(source: Source, column: str) -> str | None:
-    """A line on a column of categories most of which are numbers, or all numbers with a unit."""
+    """A warning for a column of categories that are mostly numbers, or numbers with a unit."""
     import polars as pl
 
     values = source.frame[column].cast(pl.String)
@@ -286,10 +286,11 @@ def _listed(columns: Sequence[str]) -> str:
 
 
 def names_rows(column: str, values: pl.Series) -> bool:
-    """Whether whole numbers look chosen to name rows, in whatever order.
+    """Whether a column of whole numbers only names rows, in any order.
 
-    By their name, unless they repeat much; because so many of so few whole numbers are hardly all
-    different by chance (as birthdays are not); or as long numbers of as many digits each.
+    It does if its name says so and values repeat little; if all differ, though so many numbers
+    from so small a range would repeat by chance (the birthday problem); or if all differ and are
+    long numbers with as many digits.
     """
     import polars as pl
 
@@ -312,7 +313,7 @@ def names_rows(column: str, values: pl.Series) -> bool:
 
 
 def _repeated(source: Source, column: str) -> list[str]:
-    """A line on identifiers that occur more than once."""
+    """A warning about identifiers that occur more than once, if there are any."""
     values = source.frame[column]
     twice = values.is_duplicated() & values.is_not_null()
     if not bool(twice.any()):
@@ -327,18 +328,18 @@ def _repeated(source: Source, column: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Source:
-    """A frame, and what to call it and its rows in a complaint."""
+    """A frame, with names for it and its rows in error lines."""
 
     name: str
     frame: pl.DataFrame
     place: Place = row
 
     def reordered(self, rows: Sequence[int]) -> Source:
-        """With those rows, which are still found where they were."""
+        """Select rows, in that order; error lines still name their old places."""
         return Source(self.name, self.frame[rows], lambda index: self.place(rows[index]))
 
     def check_has(self, column: str, first: str | None = None) -> None:
-        """DataError if there is no such column; ``first`` is a table that has it."""
+        """Raise DataError if there is no such column; ``first`` is a table that has it."""
         if column not in self.frame.columns:
             whose = "" if first is None else f" of {first}"
             raise DataError(
@@ -348,7 +349,7 @@ class Source:
 
 
 def unlike(column: str, known: Sequence[str]) -> str:
-    """The end of a complaint about a column that is not there: what is like it, or what there is.
+    """The end of an error line about a missing column: one like it, or those there are.
 
     >>> unlike("zzz", ["age", "income"])
     '; it has age, income'
@@ -358,12 +359,12 @@ def unlike(column: str, known: Sequence[str]) -> str:
 
 
 def check_known(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
-    """Refuse names of columns that are not there.
+    """Refuse names of columns that the table does not have.
 
-    ``wanted`` has the key of the section ``data`` that has a name, with a verb, and the name.
+    ``wanted`` pairs a key of the section ``data``, with its verb, and a column that it names.
 
     Raises:
-        ConfigError: names the first, what may have been meant, and the others.
+        ConfigError: one line with the first such name, those like it, and the others.
     """
     known = source.frame.columns
     unknown = [(key, column) for key, column in wanted if column not in known]
@@ -390,13 +391,13 @@ def matrices(
     numeric: Container[str] = (),
     dates: Container[str] = (),
 ) -> tuple[list[Tensor], dict[str, tuple[str, ...]]]:
-    """Columns of every frame as numbers, float64 [rows, columns], and what codes stand for.
+    """Columns of every frame as numbers, float64 [rows, columns], and the categories of codes.
 
     The first frame decides which columns hold text. ``categorical`` ones are categories even where
     they hold numbers; ``numeric`` ones must hold numbers, and ``dates`` become days.
 
     Raises:
-        DataError: names the frame and the column.
+        DataError: a column does not fit; the line names the frame and the column.
     """
     import polars as pl
 
@@ -423,12 +424,12 @@ def matrices(
 
 
 def dates_of(source: Source, columns: Sequence[str], categorical: Container[str]) -> list[str]:
-    """Columns of a training table that hold dates, and that nobody takes for categories."""
+    """Columns of a training table that hold dates and are not ``categorical``."""
     return [c for c in columns if c not in categorical and is_dates(source.frame[c])]
 
 
 def as_days(source: Source, column: str) -> tuple[NDArray[np.float64], list[int]]:
-    """A column of dates as days since 1970, NaN where missing, and the rows that hold none."""
+    """A column of dates as days since 1970, NaN where missing, and the rows with other values."""
     import polars as pl
 
     values = source.frame[column]
@@ -439,7 +440,7 @@ def as_days(source: Source, column: str) -> tuple[NDArray[np.float64], list[int]
 
 
 def all_days(source: Source, column: str) -> NDArray[np.float64]:
-    """The same of a training table; DataError for a value that is there and no date."""
+    """A training table's column of dates as days since 1970; DataError for other values."""
     found, odd = as_days(source, column)
     if odd:
         more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
@@ -451,10 +452,10 @@ def all_days(source: Source, column: str) -> NDArray[np.float64]:
 
 
 def moments(source: Source, column: str | None) -> Tensor | None:
-    """When each row was, float64 [rows], as days or in numbers of any unit; None without a column.
+    """Time of each row, float64 [rows], in days or in a column's own unit; None without a column.
 
     Raises:
-        DataError: a value is missing, or neither a date nor a number; names its line.
+        DataError: a value is missing, or neither a date nor a number; it names the line.
     """
     if column is None:
         return None
@@ -484,7 +485,7 @@ def moments(source: Source, column: str | None) -> Tensor | None:
 def all_numbers(
     sources: Sequence[Source], column: str, advice: Advice = FEATURE
 ) -> list[NDArray[np.float64]] | None:
-    """A column of every frame as numbers, NaN where missing; None if the first has text there."""
+    """A column of every frame as numbers, NaN where missing; None if the first holds text."""
     result: list[NDArray[np.float64]] = []
     for source in sources:
         array, text = numbers(source, column, advice)
@@ -502,7 +503,7 @@ def all_numbers(
 def numbers(
     source: Source, column: str, advice: Advice = FEATURE
 ) -> tuple[NDArray[np.float64], int | None]:
-    """A column as numbers, NaN where missing, and the first row that has text in it.
+    """A column as numbers, NaN where missing, and the first row that holds text, if any.
 
     Raises:
         DataError: the column holds neither, or a number that float32 cannot hold.
@@ -561,7 +562,7 @@ def texts(source: Source, column: str, advice: Advice = FEATURE) -> pl.Series:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Texts in the order that codes follow: numbers by size, then all else by name."""
+    """Sort texts in the order of codes: numbers by size, then all others by name."""
 
     def place(text: str) -> tuple[int, float, str]:  # which depends on no other text
         try:
@@ -574,7 +575,7 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 
 def codes(found: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:
-    """Each text's place among the names; NaN where it is missing, or none of them."""
+    """Each text's place among ``names``; NaN where it is missing or unknown."""
     import polars as pl
 
     if not names:

@@ -1,4 +1,4 @@
-"""What is wrong with a CSV file, and in which line: said before, or once, a reader gives up."""
+"""Reading and checking of CSV files: faults are found with their line before a reader fails."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vertizo.core.errors import DataError
 from vertizo.core.names import Encoding
 
 DELIMITERS = ";\t|,"
-"""What may stand between values, likeliest first where it is not a comma."""
+"""Possible delimiters, the likeliest first where it is not a comma."""
 HEAD = 4096
-"""So many bytes tell what kind of file it is."""
+"""Bytes at the beginning of a file that tell its format."""
 OTHER_FORMATS = {
     b"PK\x03\x04": "a ZIP archive; unpack it",
     b"PAR1": "a Parquet file; let its name end in .parquet",
@@ -33,13 +33,13 @@ OTHER_FORMATS = {
     b"{": "JSON; save the table as CSV",
     b"[{": "JSON; save the table as CSV",
 }
-"""How files begin that are often given for CSV."""
+"""First bytes of files that are often given for CSV → what they are, in words."""
 LANGUAGES: dict[Encoding, str] = {
     "utf-8": "it is UTF-8",
     "gb18030": "it is Chinese",
     "cp1252": "it is of a Western language",
 }
-"""By encoding, what a file may be that has it."""
+"""Encoding → the condition under which a file has it, in words."""
 QUOTE = '"'
 SHOWN = 60
 """Characters of a header that are shown."""
@@ -52,7 +52,7 @@ FAULTS = {
     "unexpected end": "opens a quote that is not closed",
     "expected after": "has text behind a closing quote; a quote within quotes is written twice",
 }
-"""What Python's reader does not like, as people say it."""
+"""Part of an error of Python's reader → the fault in words."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class CsvFormat:
     """How a party's CSV files are written."""
 
     delimiter: str = ","
-    """Between values."""
+    """The character between values."""
     encoding: Encoding = "utf-8"
 
     @classmethod
     def of(cls, options: Any) -> CsvFormat:
-        """What a section ``data`` says."""
+        """The format that a section ``data`` says."""
         return cls(options.delimiter, options.encoding)
 
 
 class BrokenRecordError(ValueError):
-    """A record that no reader can make out; ``line`` is its first."""
+    """A record with a broken quote that no reader can parse; ``line`` is its first line."""
 
     def __init__(self, line: int, error: csv.Error) -> None:
         words = str(error)
@@ -81,7 +81,7 @@ class BrokenRecordError(ValueError):
 
 @contextmanager
 def _one_line(path: Path, form: CsvFormat, where: str) -> Iterator[None]:
-    """Say in one line what is wrong with a file's text; ``where`` names the line of a quote."""
+    """Turn faults of a file's text into a DataError; ``where`` words the place of a quote."""
     try:
         yield
     except UnicodeDecodeError:
@@ -92,16 +92,17 @@ def _one_line(path: Path, form: CsvFormat, where: str) -> Iterator[None]:
 
 @contextmanager
 def text_of(path: Path, form: CsvFormat) -> Iterator[TextIO]:
-    """A file as text, unpacked, without the mark that may begin UTF-8."""
+    """Open a file as text, unpacked, without a byte order mark of UTF-8."""
     codec = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     with _opened(path) as raw, io.TextIOWrapper(raw, codec, newline="\n") as file:
         yield file
 
 
 def records(path: Path, form: CsvFormat, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not blank, the header first: the number of each one's first line, from 1.
+    """Read records that are not blank, the header first, with the number of their first line.
 
-    A record in quotes may span several lines. ``skip`` lines are left out at the start.
+    Lines count from 1; a record in quotes may span several. ``skip`` lines are left out at the
+    start.
 
     Raises:
         OSError, EOFError, ValueError: it cannot be read; `BrokenRecordError` for a wrong quote.
@@ -121,9 +122,10 @@ def records(path: Path, form: CsvFormat, skip: int = 0) -> Iterator[tuple[int, l
 
 
 def detected(path: Path, delimiter: str | None, encoding: Encoding | None) -> CsvFormat:
-    """How a file is written, as far as nobody says: what makes most columns of its first line.
+    """Detect a file's format where it is not given.
 
-    Its encoding is UTF-8, or the only one of the others that its text has.
+    The delimiter is the one that makes most columns of the header; the encoding is the only one
+    that decodes the text, else UTF-8.
     """
     if encoding is None:
         fit = [each for each in LANGUAGES if _decodes(path, each)]
@@ -146,11 +148,11 @@ def _decodes(path: Path, encoding: Encoding) -> bool:
 
 
 def header(path: Path, form: CsvFormat) -> list[str] | None:
-    """The names of the columns without spaces around them; None for an empty file.
+    """Read the names of the columns, without spaces around them; None for an empty file.
 
     Raises:
-        DataError: another format, another delimiter, no header, or a name that is not there or
-            there twice.
+        DataError: another format, another delimiter, no header, or a name is missing or there
+            twice.
     """
     try:
         with _opened(path) as file:
@@ -182,11 +184,11 @@ def _check_format(path: Path, head: bytes, form: CsvFormat) -> None:
 
 
 UNLIKELY = {"gb18030": "\u2e80", "cp1252": "\x80"}
-"""Text of these encodings is hardly ever UTF-8 as well with letters from there on."""
+"""Encoding → letter from which on UTF-8 text with such letters is hardly ever also in it."""
 
 
 def _is_utf8(head: bytes, unlikely: str) -> bool:
-    """Whether that is UTF-8 with letters from the ``unlikely`` one on, its mark among them."""
+    """Whether bytes are UTF-8 with a letter from ``unlikely`` on; its byte order mark counts."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -195,7 +197,7 @@ def _is_utf8(head: bytes, unlikely: str) -> bool:
 
 
 def _check_quoted(path: Path, head: bytes, delimiter: str) -> None:
-    """Refuse a header of names in quotes that another delimiter stands between."""
+    """Refuse a header of quoted names with another delimiter between them."""
     first = head.partition(b"\n")[0].decode(errors="replace")
     between = [each for each in DELIMITERS if f"{QUOTE}{each}{QUOTE}" in first]
     if between and delimiter not in between:
@@ -223,7 +225,7 @@ def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str
 
 
 def check_names(path: Path, place: str, names: Sequence[str]) -> None:
-    """Refuse a header, in that line or row, that does not name each column, or one twice."""
+    """Refuse a header that lacks a name, has one twice, or holds numbers only."""
     where = f"{path}: the header, in {place},"
     if "" in names:
         number = names.index("") + 1
@@ -255,7 +257,7 @@ def _is_number(text: str) -> bool:
 
 
 def _not_text(path: Path, encoding: Encoding) -> str:
-    """Where a file is not text of that encoding, as a complaint."""
+    """The error line for a file that is not text of that encoding, with the place."""
     with _opened(path) as file:
         offset = 0
         for number, line in enumerate(file, 1):
@@ -285,10 +287,10 @@ def check_records(path: Path, form: CsvFormat, skip: int = 0, width: int | None 
     """Refuse a broken quote, and a line of more or fewer values than ``width``, or the first.
 
     Returns:
-        Whether some value has a quote in it, of which readers think differently.
+        Whether some value has a quote in it, which readers treat differently.
 
     Raises:
-        DataError: such a line, by its number.
+        DataError: there is such a line; it names its number.
     """
     quoted = False
     with suppress(OSError, EOFError, ValueError), _one_line(path, form, "line {}"):

@@ -1,4 +1,4 @@
-"""Dates: what is one, and days since 1 January 1970 for each.
+"""Dates: recognised and converted to days since 1 January 1970.
 
 A date is written with the year first: 2020-01-31, 2020/1/31, also with a time, 2020-01-31T08:30.
 Times are taken as they are written; their zone is ignored, so that days stay those of the file.
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _DAY = r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:\.\d+)?))?"
 DATE = rf"^{_DAY}(?:[T ]{_TIME} ?(?:Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?$"
-"""What is recognised."""
+"""Pattern of the dates that are recognised."""
 PLAIN = r"^(?P<year>\d{4})(?:-(?P<month>\d{2})|(?P<both>\d{4}))$"
-"""20200131 and 2020-01 (its first day), where somebody has said that they are dates."""
+"""Pattern of 20200131 and 2020-01 (its first day), for columns declared as dates."""
 WRITTEN = "write dates as 2020-01-31, or 2020-01-31T08:30"
 
 
 def days(values: pl.Series) -> pl.Series:
-    """Days of dates, or of texts; null where missing, and for what is no date."""
+    """Days since 1970 of dates or texts; null where missing or no date."""
     import polars as pl
 
     if values.dtype == pl.Date:
@@ -32,7 +32,7 @@ def days(values: pl.Series) -> pl.Series:
 
 
 def _parsed(values: pl.Series) -> pl.Series:
-    """Days of texts; null for what is no date, as 2021-02-30."""
+    """Days since 1970 of texts; null for those that are no date, as 2021-02-30."""
     import polars as pl
 
     whole = pl.col("text").str.extract_groups

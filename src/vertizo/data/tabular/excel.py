@@ -1,4 +1,4 @@
-"""Excel workbooks, as a CSV file of a sheet would be; they need the extra excel."""
+"""Reading of Excel workbooks, as a CSV file of the sheet would be (extra ``excel``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vertizo.core.errors import ConfigError, DataError
 
 
 def is_workbook(path: Path) -> bool:
-    """Whether a file's name says so.
+    """Whether a file's name ends in .xlsx.
 
     >>> is_workbook(Path("loans.XLSX"))
     True
@@ -22,16 +22,17 @@ def is_workbook(path: Path) -> bool:
 
 
 def records(path: Path) -> list[tuple[int, list[str]]]:
-    """The rows that are not blank, the header first, by their numbers from 1.
+    """Read rows that are not blank, the header first, with their numbers from 1.
 
     They are of the first sheet that is not hidden; all have as many values as the header. Dates
     become 2020-01-31, with a time 2020-01-31T08:30:00, and durations and times of day seconds. A
-    formula is what Excel last computed, and empty if nothing has. Cells that were merged all have
-    the value that is seen in them.
+    formula has the value that Excel last computed, or none. Merged cells all have the value that
+    they show.
 
     Raises:
-        ConfigError: openpyxl is not there.
-        DataError: damaged, empty, a value outside the header's columns, or a formula that failed.
+        ConfigError: openpyxl is not installed.
+        DataError: the file is damaged or empty, has a value outside the header's columns, or a
+            formula that failed.
     """
     try:
         import openpyxl
@@ -82,7 +83,7 @@ def records(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def merges(path: Path) -> bool:
-    """Whether cells of some sheet are merged, which openpyxl says of a workbook in memory alone."""
+    """Whether some sheet has merged cells; openpyxl tells it only of a workbook held in memory."""
     with zipfile.ZipFile(path) as packed:
         return any(
             b"mergeCell " in packed.read(name)
@@ -96,7 +97,7 @@ def _any(values: list[str]) -> bool:
 
 
 def _text(path: Path, cell: Any) -> str:
-    """A cell as a CSV file has it."""
+    """A cell as text, as a CSV file has it; DataError for a failed formula."""
     value = cell.value
     if cell.data_type == "e" and value != "#N/A":  # which is a missing value
         raise DataError(

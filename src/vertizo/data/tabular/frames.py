@@ -1,4 +1,4 @@
-"""CSV, Excel and Parquet files as frames, and one line for what is wrong with a file."""
+"""Reading of CSV, Excel and Parquet files as frames; a faulty file gives an error of one line."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "null", "NULL", "?")
-"""What stands for a missing value in a CSV file."""
+"""Texts that stand for a missing value in a CSV file."""
 
 UTF8 = CsvFormat()
 
 Place = Callable[[int], str]
-"""From a row, counted from 0, to how a person finds it: ``line 7``."""
+"""Maps a row, counted from 0, to words by which a person finds it: ``line 7``."""
 
 
 def row(index: int) -> str:
-    """The place of a row in a frame, where there is no file with lines.
+    """The place of a row in a frame that has no file with lines.
 
     >>> row(0)
     'row 1'
@@ -42,14 +42,14 @@ def row(index: int) -> str:
 
 
 def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
-    """A CSV file (may be compressed) or workbook, as text, or a Parquet file, as it is.
+    """Read a CSV file (may be compressed) or workbook as text, or a Parquet file as it is.
 
-    What a file is called says what it is: ``.xlsx`` is a workbook, ``.parquet`` a Parquet file.
+    The name tells the format: ``.xlsx`` is a workbook, ``.parquet`` a Parquet file.
 
     Raises:
-        DataError: missing, empty, damaged or not of that format.
-        ConfigError: a workbook, and nothing to read it with.
-        RunError: its folder has a digest of it, and it is another one.
+        DataError: it is missing, empty, damaged or not of that format.
+        ConfigError: it is a workbook, and openpyxl is not installed.
+        RunError: it differs from the digest that its folder has of it.
     """
     return read_as_written(path, form)[0]
 
@@ -57,7 +57,7 @@ def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
 def read_as_written(
     path: Path, form: CsvFormat = UTF8, *, may_be_empty: bool = False
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """As of `read`; and the same rows with their texts letter for letter, as the file has them.
+    """`read` a file, and give the same rows also with their texts exactly as in the file.
 
     A table that ``may_be_empty`` has columns, and perhaps no rows.
     """
@@ -85,21 +85,21 @@ def read_as_written(
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file's name says so."""
+    """Whether a file's name ends in .parquet."""
     return path.suffix.lower() == ".parquet"
 
 
 def csv_text(
     path: Path, form: CsvFormat = UTF8, *, names: Sequence[str] | None = None, skip: int = 0
 ) -> pl.DataFrame:
-    """A CSV file with every value as text, without spaces around it.
+    """Read a CSV file with every value as text, without spaces around it.
 
-    What is a number is decided later, for a training and a test file alike. The file may be
-    compressed by gzip. ``names`` are for one without a header; ``skip`` lines come
-    before the header or the first record.
+    Columns of numbers are found later, for a training and a test file alike. The file may be
+    compressed by gzip. ``names`` are for a file without a header; ``skip`` lines come before the
+    header or the first record.
 
     Raises:
-        DataError: missing, empty, ragged or not of that encoding.
+        DataError: it is missing, empty, ragged or not of that encoding.
     """
     return _cleaned(_csv(path, form, names=names, skip=skip), path)[0]
 
@@ -136,7 +136,7 @@ def _csv(
 def _cleaned(
     written: pl.DataFrame, path: Path, may_be_empty: bool = False
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Texts without spaces around them, null where missing; and as written. No blank rows."""
+    """Strip texts, null where missing, and give them also as written; blank rows are dropped."""
     import polars as pl
 
     stripped = pl.all().str.strip_chars()
@@ -159,7 +159,7 @@ def _sheet(path: Path) -> pl.DataFrame:
 
 
 def _recoded(path: Path, form: CsvFormat) -> bytes:
-    """A whole file in UTF-8, which alone Polars reads."""
+    """A whole file in UTF-8, the only encoding that Polars reads."""
     with text_of(path, form) as file:
         return file.read().encode()
 
@@ -171,9 +171,9 @@ def _by_python(
     names: Sequence[str] | None,
     error: Exception | None = None,
 ) -> pl.DataFrame:
-    """What Polars cannot read, or misreads, as a quote in the midst of a value; slowly.
+    """Read a file by Python, slowly, which Polars cannot read or misreads (quotes in values).
 
-    ``error`` is what Polars said, if it was asked.
+    ``error`` is that of Polars, if it was tried.
     """
     import polars as pl
 
@@ -186,7 +186,7 @@ def _by_python(
 
 
 def place_in(path: Path, form: CsvFormat) -> Place:
-    """What to call a row of `read`, counted from 0: its line or sheet's row, if it has one."""
+    """Words for a row of `read`, counted from 0: its line or its row in the sheet, if known."""
 
     def line(index: int) -> str:
         found = 0 if is_parquet(path) else line_of(path, form, index)
@@ -197,9 +197,9 @@ def place_in(path: Path, form: CsvFormat) -> Place:
 
 
 def line_of(path: Path, form: CsvFormat, index: int) -> int:
-    """The line of a CSV file, or row of a workbook, in which a row of `read`, from 0, begins.
+    """The line of a CSV file, or row of a workbook, at which row ``index`` of `read` begins.
 
-    It is 0 if it is unknown.
+    The index counts from 0; the result is 0 if it is unknown.
     """
     try:
         lines = excel.records(path) if excel.is_workbook(path) else records(path, form)
@@ -219,5 +219,5 @@ def _filled(frame: pl.DataFrame, path: Path, may_be_empty: bool) -> pl.DataFrame
 
 
 def first_line(error: Exception) -> str:
-    """What somebody's error says, in one line."""
+    """The first line of an error's message, or else its class."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -1,15 +1,15 @@
-"""How one party makes numbers for a model of its own raw columns.
+"""Preprocessing: one party's raw columns to features for a model.
 
 The result's first columns hold categories as codes: 0 for a missing, rare or unknown one, 1 and up
 for the others, in the order of their names. The numbers follow, centred and scaled, then a
 column of 0 and 1 for each column of numbers that has missing values in training. A date is a number
-of days, and last come its places in the year and the week, and in the day where there are times:
-each as sine and cosine, so that December is next to January, and Sunday to Monday; 0 where the date
-is missing. No statistic scales these.
+of days; its places in the year and the week, and in the day where there are times, come last, each
+as sine and cosine, so that December is next to January, and Sunday to Monday. They are not scaled,
+and 0 where the date is missing.
 
-What is fitted (medians, means, standard deviations, which categories occur) comes from this party's
+Fitted values (medians, means, standard deviations, which categories occur) come from this party's
 own training rows and nothing else. Where the features themselves must stay private even that is too
-much; bounds and lists of categories that are known without the data take its place.
+much; bounds and lists of categories that are known without the data take their place.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from vertizo.data import category_text
 from vertizo.data.splits import nearest
 
 MOST_CATEGORIES = 1000
-"""Of one column; the rarest beyond them share code 0."""
+"""Most categories of one column; the rarest beyond them share code 0."""
 FARTHEST = 1e4
-"""Scaled values are cut off here, so that no outlier among the test rows overflows float32, or
-makes embeddings larger than `server.embedding_bound`. Of training rows one in 1e8 may be so far."""
+"""Largest scaled value; others are cut off, so that no outlier among the test rows overflows
+float32, or makes embeddings larger than `server.embedding_bound`. At most one training row in 1e8
+is that far."""
 ALIKE = 1e-7
-"""Numbers whose standard deviation is less than that, relative to the largest, differ little."""
+"""Standard deviation, relative to the largest number, up to which numbers differ little."""
 EQUAL = 1e-15
-"""And from there on by float64's rounding alone."""
+"""Relative standard deviation up to which numbers differ by float64's rounding alone."""
 
 PERIODS: tuple[float, ...] = (365.2425, 7.0, 1.0)
-"""Of dates, in days: a year, a week, and a day, where there are times."""
+"""Periods of dates, in days: a year, a week, and a day, which is for dates with times."""
 
 Matrix = NDArray[np.float64]
 Bounds = Mapping[str, Sequence[float]]
@@ -64,7 +65,7 @@ class Categories(Options):
         return self
 
     def table(self, levels: tuple[str, ...]) -> NDArray[np.int64]:
-        """What each level becomes. The last entry, at index −1, is for a missing value."""
+        """The code of each level; the last entry, at index −1, is for a missing value."""
         code_of: dict[str, int] = {}
         for code, name in enumerate(respelt(self.names), 1):
             code_of.setdefault(name, code)
@@ -128,8 +129,8 @@ class Preprocessing:
 
     Args:
         train: [records, columns]; NaN is missing; categories as codes into ``levels``.
-        columns: their names.
-        levels: column of categories → what its codes stand for.
+        columns: names of the columns.
+        levels: column of categories → the categories of its codes.
         ranges: column of numbers → its public bounds; scaled to [-1, 1], clipped, and a missing
             value becomes 0. Such a column has no indicator, since whether one is needed is itself
             a fact about the records.
@@ -179,7 +180,7 @@ class Preprocessing:
 
     @classmethod
     def from_state(cls, state: Any) -> Preprocessing:
-        """As it was fitted, from `state`; takes categories as codes into its own `levels`.
+        """Restore a preprocessing from its `state`; it takes categories as codes into its `levels`.
 
         Raises:
             DataError: it is no such state.
@@ -191,12 +192,12 @@ class Preprocessing:
         return restored
 
     def state(self) -> dict[str, Any]:
-        """What was fitted or is public, as plain values for JSON, column by column."""
+        """Fitted and public values of each column, as plain values for JSON."""
         dumped = (column.model_dump(mode="json", exclude_none=True) for column in self._kept)
         return {"columns": [*dumped]}
 
     def changed(self, now: Preprocessing) -> str | None:
-        """What columns a table has other than when this was fitted, in words; None if none."""
+        """A difference between the fitted columns and those ``now``, in words; None if none."""
         for ours, theirs, what in (
             (self.columns, now.columns, "missing"),
             (now.columns, self.columns, "new"),
@@ -215,10 +216,10 @@ class Preprocessing:
     ) -> None:
         self._kept = tuple(kept)
         self.columns = tuple(column.name for column in kept)
-        """Of the raw rows, in order."""
+        """Names of the raw columns, in order."""
         coded = [(i, column) for i, column in enumerate(kept) if isinstance(column, Categories)]
         self.levels = {column.name: levels[column.name] for _, column in coded}
-        """Column of categories → what its codes in raw rows stand for."""
+        """Column of categories → the categories of its codes in raw rows."""
         self._tables = [(i, column.table(levels[column.name])) for i, column in coded]
         self.cardinalities = tuple(len(column.names) + 1 for _, column in coded)
         """Number of codes of each of the first columns of the result."""
@@ -237,17 +238,17 @@ class Preprocessing:
         self.dates = tuple(self.columns[index] for index, _ in self._repeats)
         """Raw columns that are days since 1970."""
         self.fitted = bool(fitted) or any(not column.public for _, column in coded)
-        """Whether anything comes from the training rows."""
+        """Whether some statistic or category comes from the training rows."""
 
     @property
     def width(self) -> int:
-        """Columns of the result."""
+        """Number of columns of the result."""
         repeats = sum(2 * len(periods) for _, periods in self._repeats)
         return len(self.columns) + int(self._missing.sum()) + repeats
 
     @property
     def places(self) -> dict[str, list[int]]:
-        """Raw column → those of the result that are made of it."""
+        """Raw column → the columns of the result that are made of it."""
         coded = [column.name for column in self._kept if isinstance(column, Categories)]
         numbers = [self._kept[index] for index in self._numbers]
         absent = [each.name for each in numbers if isinstance(each, Fitted) and each.indicator]
@@ -258,7 +259,7 @@ class Preprocessing:
         return found
 
     def __call__(self, values: Matrix) -> Tensor:
-        """[records, columns] to float32 [records, codes + numbers + indicators]."""
+        """Raw rows [records, columns] to features, float32 [records, width]."""
         codes = np.empty((len(values), len(self._tables)))
         for place, (index, table) in enumerate(self._tables):
             column = values[:, index].copy()
@@ -281,7 +282,7 @@ class Preprocessing:
 
 
 def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
-    """Each column's statistics, [records, columns]."""
+    """Fit the statistics of each column of numbers of ``train`` [records, columns]."""
     if not names:
         return
     from sklearn.impute import SimpleImputer
@@ -300,11 +301,11 @@ def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
 def _of_alike(
     train: Matrix, medians: Matrix, means: Matrix, scales: Matrix
 ) -> tuple[Matrix, Matrix]:
-    """Means and scales, found anew of columns that differ little beside their size.
+    """Means and scales, computed anew for columns whose numbers differ little for their size.
 
     A sum of long numbers, such as those of 17 digits, is rounded by more than they differ, and then
-    scaled values would be huge. Differences from the median are exact; what float64 cannot tell
-    apart becomes 0.
+    scaled values would be huge. Differences from the median are exact; numbers that float64 cannot
+    tell apart become 0.
     """
     away = train - medians
     means, scales = means.copy(), scales.copy()
@@ -320,7 +321,7 @@ def _of_alike(
 
 
 def respelt(names: Sequence[str]) -> list[str]:
-    """What some version once fitted, as `vertizo.data.category_text.spelt` has it now."""
+    """Category names that any version fitted, in the present spelling (`category_text.spelt`)."""
     import polars as pl
 
     return category_text.spelt(pl.Series(names, dtype=pl.String)).fill_null("").to_list()
@@ -330,7 +331,7 @@ T = TypeVar("T", bound=Options)
 
 
 def validated(form: type[T], content: Any, what: str) -> T:
-    """Content of that form; if it is another, DataError names the place."""
+    """Validate content by an options class; DataError names the place where it does not fit."""
     try:
         return form.model_validate(content)
     except ValidationError as error:
@@ -340,7 +341,7 @@ def validated(form: type[T], content: Any, what: str) -> T:
 
 
 def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:
-    """The categories of a column that occur, in the order of their levels."""
+    """The categories that occur in a column, in the order of their levels, at most the limit."""
     seen, counts = np.unique(train[~np.isnan(train)].astype(np.int64), return_counts=True)
     if len(seen) > MOST_CATEGORIES:
         # A stable sort: of equally rare ones the first by name stay.
@@ -357,7 +358,8 @@ def check_public(
 ) -> None:
     """Refuse public bounds and lists that do not fit a table's columns, by ConfigError.
 
-    An unknown column, bounds for text, a list for numbers, or of no category that there is.
+    These are an unknown column, bounds for text, and a list for numbers or without any category
+    that occurs.
     """
     for key, named in (("ranges", ranges), ("categories", categories)):
         for column in named:
@@ -382,7 +384,7 @@ def check_public(
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two states are one, but for what another processor rounds otherwise."""
+    """Whether two states are equal up to rounding on different processors."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

@@ -1,8 +1,8 @@
-"""What three organisations have at the beginning of the pages on real parties and agents.
+"""Files of the tutorials on real parties and agents: three organisations' tables and settings.
 
-Tables about partly the same patients, from scikit-learn's breast cancer: each has its own columns,
-its own order, and not everybody. Beside them, new patients to predict, ``PARTY.new.csv``, whose
-diagnosis nobody has yet; and each party's configurations, for commands and for agents.
+The tables are made from scikit-learn's breast cancer: each has its own columns and order, and some
+patients are missing. ``PARTY.new.csv`` has new patients to predict, whose diagnosis nobody has yet.
+The YAML files are each party's configurations, for commands and for agents.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from importlib.resources import files
 
 NEW = 60
-"""Patients that come later."""
+"""Number of new patients."""
 
 
 def texts() -> dict[str, str]:
-    """Name of each file → its content; the same each time."""
+    """Name of each file → its content; every call gives the same."""
     here = files(__name__)
     found = {one.name: one.read_text(encoding="utf-8") for one in here.iterdir() if _is_yaml(one)}
     return {**_tables(), **dict(sorted(found.items()))}
