@@ -1,9 +1,13 @@
-"""What the project's own parts are tested by, for parts of your own (docs/own-method.md).
+"""Checks of methods, codecs, models, data sets, mechanisms and trackers, your own included.
 
 Each check raises an AssertionError of one line where a part does not do what it must, and returns
-otherwise; so they are called in a test, with pytest or without. The project's own tests call the
-same. What they say of a part they say of the part as given: of its class with default options,
-unless others are named.
+otherwise; call it in a test, with pytest or without (docs/own-method.md). The project's own tests
+call the same. A check covers a part as it is given: a class with its default options, unless others
+are named.
+
+A demand may be added, with a broken part in `tests/contracts` that it finds, and named in the
+changelog. What never changes: the checks are public and need no pytest, and ``python -O`` skips
+none; a method, codec or model that comes along passes them; they prove no privacy guarantee.
 
     >>> from vertizo.protocol.codecs.uniform import Uniform
     >>> check_codec(Uniform(bits=8), error=1 / 250)

@@ -1,4 +1,4 @@
-"""What every codec must do (`vertizo.protocol.codecs.base.Codec`)."""
+"""The check of codecs: what every `vertizo.protocol.codecs.base.Codec` must do."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ SHAPES = ((1,), (5,), (0,), (3, 3), (0, 4), (4, 0), (2, 3, 5), (1, 1, 6), (6, 1,
 
 
 def back(codec: Codec, array: Tensor) -> Tensor:
-    """What arrives of an array that goes through a codec."""
+    """Encode an array and decode it again."""
     return codec.decode(codec.encode(array), tuple(array.shape))
 
 
 def check_codec(
     codec: Codec, *, error: float, tight: bool = True, gain: float = 1.0, seed: int = 0
 ) -> None:
-    """AssertionError, in one line, unless a codec does what every codec must.
+    """Check that a codec does what every codec must; else raise AssertionError, in one line.
 
     Arrays come back in shape and nearly as they were, in as many bytes as announced; the same array
-    makes the same bytes; bytes that fit no shape are refused, and none crash; what is not finite
-    stays so; steps along what arrives are as long as claimed; and its three flags are true: on
-    ``mixes_records`` rests what a guarantee covers.
+    makes the same bytes; bytes that fit no shape are refused, and none crash; numbers that are not
+    finite stay so; steps along decoded arrays are as long as claimed; and its three flags are true:
+    ``mixes_records`` decides what a guarantee covers.
 
     Args:
-        codec: made of its options.
-        error: the largest that it claims, relative to the largest number of an array.
-        tight: whether an array of one axis can come within a factor of four of that.
-        gain: how long a step along what arrives of 100 normal numbers is, where 1 is the step along
-            the numbers themselves; replies of another gain change the clients' learning rate.
-        seed: of arrays and bytes that are drawn.
+        codec: the codec, made of its options.
+        error: the largest error that it claims, relative to the largest number of an array.
+        tight: whether an array of one axis can come within a factor of four of that error.
+        gain: length of a step along 100 decoded normal numbers, relative to one along the numbers
+            themselves; replies of a gain other than 1 change the clients' learning rate.
+        seed: seed of the arrays and bytes that are drawn.
     """
     random = np.random.default_rng(seed)
     for shape in SHAPES:
@@ -62,7 +62,7 @@ def check_codec(
 
 
 def comes_back(codec: Codec, numbers: NDArray[np.float32], error: float) -> None:
-    """An array comes back in shape, up to its error, and the sender's stays as it was."""
+    """Check that an array comes back in shape, up to its error, and that it is not changed."""
     array, before = torch.from_numpy(numbers), numbers.copy()
     data = codec.encode(array)
     demand(np.array_equal(numbers, before), f"{codec!r} changes the array that it encodes")
@@ -79,7 +79,7 @@ def comes_back(codec: Codec, numbers: NDArray[np.float32], error: float) -> None
 
 
 def decodes_or_refuses(codec: Codec, data: memoryview, shape: tuple[int, ...]) -> None:
-    """Any bytes give an array of that shape, or a MalformedError."""
+    """Check that decoding any bytes gives an array of that shape, or a MalformedError."""
     with suppress(MalformedError):
         found = codec.decode(data, shape)
         as_asked = (found.dtype, found.shape) == (torch.float32, shape)
@@ -110,7 +110,7 @@ def _is_the_same_for_any_view(codec: Codec, generator: torch.Generator) -> None:
 
 
 def _gives_arrays_of_the_receivers_own(codec: Codec, generator: torch.Generator) -> None:
-    """Frames are read-only and may be used again: no array may be a window on one."""
+    """Check that no decoded array is a view of its frame, which is read-only and used again."""
     array = torch.randn(3, 4, generator=generator)
     data = bytearray(codec.encode(array))
     found = codec.decode(memoryview(data), (3, 4))
@@ -141,7 +141,7 @@ def _keeps_zeros_and_single_numbers(codec: Codec, error: float) -> None:
 
 
 def _keeps_what_is_not_finite(codec: Codec) -> None:
-    """The receiver refuses it then, instead of taking something plausible for it."""
+    """Check that numbers that are not finite stay so, since the receiver must refuse them."""
     inf, nan = float("inf"), float("nan")
     for shape in ((1,), (2,), (9,), (3, 3), (2, 3, 4), (1, 1, 5)):
         numbers = torch.Size(shape).numel()
@@ -157,8 +157,8 @@ def _keeps_what_is_not_finite(codec: Codec) -> None:
 
 
 def _says_truly_what_it_keeps(codec: Codec, generator: torch.Generator) -> None:
-    """Whether records mix (docs/mathematics.md, Records must not mix), two numbers are kept, and of
-    small differences half at the least: bfloat16 and coarse parts keep little more."""
+    """Check the three flags: records mix (docs/mathematics.md, Records must not mix), two numbers
+    are kept exactly, and differences to an error of 0.6, since bfloat16 keeps little more."""
     array = torch.randn(2, 3, 8, generator=generator)
     other = array.clone()
     other[:, 1] *= 100

@@ -1,4 +1,4 @@
-"""What every data set must be (`vertizo.data.pooled.Pooled`)."""
+"""The check of data sets: what every `vertizo.data.pooled.Pooled` must be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vertizo.testing.demands import demand, path_of, same
 
 
 def check_dataset(data: str | Loader, options: Mapping[str, Any] | None = None) -> None:
-    """AssertionError, in one line, unless a data set is what every data set must be.
+    """Check that a data set is what every data set must be; else raise AssertionError.
 
     It loads to the same records every time, without a draw from a global generator; training and
     test records are of one kind, as many as their labels; numbers are finite but for the missing
@@ -28,7 +28,7 @@ def check_dataset(data: str | Loader, options: Mapping[str, Any] | None = None) 
     among parties, none of whom is left without a column. DataError and ConfigError are as of a run.
 
     Args:
-        data: its name or import path, or the function that its module gives by its name.
+        data: its name or import path, or the loading function, found in its module by its name.
         options: keys of the section ``data`` beside ``name``.
     """
     name = path_of(data)

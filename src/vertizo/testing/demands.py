@@ -1,4 +1,4 @@
-"""How a broken contract is told: an `AssertionError` of one line, with or without pytest."""
+"""Assertions of the checks: an `AssertionError` of one line, with or without pytest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def path_of(what: Any) -> str:
-    """A name or import path as it is; of a class or function, its path ``module:name``."""
+    """The path ``module:name`` of a class or function; a name or import path as it is."""
     return what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
 
 
 def demand(held: object, words: str) -> None:
-    """AssertionError with these words unless it holds; ``python -O`` does not skip it."""
+    """Raise AssertionError with these words unless ``held``; ``python -O`` does not skip it."""
     if not held:
         raise AssertionError(words)
 
@@ -20,7 +20,7 @@ def demand(held: object, words: str) -> None:
 def demand_refused(
     error: type[Exception], call: Callable[..., object], *arguments: Any, words: str
 ) -> None:
-    """AssertionError unless the call raises ``error``."""
+    """Raise AssertionError unless the call raises ``error``."""
     try:
         call(*arguments)
     except error:
@@ -29,5 +29,5 @@ def demand_refused(
 
 
 def same(found: Any, expected: Any, words: str) -> None:
-    """AssertionError unless both are equal."""
+    """Raise AssertionError unless both are equal."""
     demand(found == expected, f"{words}: {found}, not {expected}")

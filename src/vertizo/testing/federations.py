@@ -1,4 +1,4 @@
-"""Small federations, made in one line, and ways to look at everything they hold."""
+"""Small federations for checks, and ways to run them and to compare all that they hold."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from vertizo.run.loop.federation import build as build_federation
 from vertizo.testing.demands import demand, path_of
 
 Named: TypeAlias = str | type[Method]
-"""A method: its name or import path, or a class that its module gives by its name."""
+"""A method: its name or import path, or a class, found in its module by its name."""
 CODEC = NoCompression()
 HARDLY_ANY = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": 1e-9}
-"""Noise that changes no number of float32, on replies whose clip may then be chosen."""
+"""A mechanism that changes no float32: noise far too small, and a clip that none reaches."""
 GAUSSIAN = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.noise_std": 0.3}
 EMBEDDING_NOISE = {**GAUSSIAN, "privacy.mechanism": "embedding-noise"}
 PLANS: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 CLASSES, COLUMNS, DIM, HIDDEN = 3, 4, 3, 5
-"""Classes, columns of each client, sizes of its embedding and of the server's hidden layer."""
+"""Number of classes, columns of each client, sizes of its embedding and the server's layer."""
 
 SMALL = {
     "batch_size": 8,
@@ -59,7 +59,7 @@ def data(
     seed: int = 0,
     sides: tuple[int, ...] = (),
 ) -> VerticalData:
-    """Normal features, labels by a linear rule on all of them; ``sides`` makes them images."""
+    """Make data of normal features and labels by a linear rule; ``sides`` makes them images."""
     generator = torch.Generator().manual_seed(seed)
     shape = sides or (COLUMNS,)
     rule = torch.randn(parties * torch.Size(shape).numel(), CLASSES, generator=generator)
@@ -81,7 +81,7 @@ def data(
 
 
 def two_bits(records: int) -> VerticalData:
-    """Each of two clients holds what decides one bit of the label: the side of a line."""
+    """Make data in which each of two clients' features decide one bit of the label, linearly."""
     generator = torch.Generator().manual_seed(0)
     lines = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]])
     features: tuple[dict[Any, Tensor], ...] = ({}, {})
@@ -98,7 +98,7 @@ def two_bits(records: int) -> VerticalData:
 def config(
     method: Named = "dpzv", timing: str | None = None, changes: Mapping[str, Any] | None = None
 ) -> ExperimentConfig:
-    """A small configuration; ``changes`` by dotted keys."""
+    """Make a small configuration; ``changes`` has dotted keys."""
     tree: dict[str, Any] = {}
     own: dict[str, Any] = {"method.name": path_of(method), "seed": 0}
     if timing is not None:
@@ -120,7 +120,7 @@ def build(
     of: VerticalData | None = None,
     observer: Callable[[float, Any, int, bytes], None] | None = None,
 ) -> Federation:
-    """A small federation that has not started."""
+    """Build a small federation that has not started."""
     return build_federation(
         config(method, timing, changes), of if of is not None else data(), observer=observer
     )
@@ -128,24 +128,24 @@ def build(
 
 @dataclass
 class Tape:
-    """An observer that keeps what it saw: (virtual time, way, client, frame)."""
+    """An observer that records frames as (virtual time, way, client, frame)."""
 
     up: Codec = CODEC
     down: Codec = CODEC
     seen: list[tuple[float, str, int, bytes]] = field(default_factory=list)
 
     def __call__(self, now: float, way: str, client: int, frame: bytes) -> None:
-        """One frame more; a run that does not end is stopped here."""
+        """Record a frame; AssertionError after 100,000, for a run that does not end."""
         demand(len(self.seen) < 100_000, "a run does not end")
         self.seen.append((now, way, client, bytes(frame)))
 
     def messages(self) -> list[tuple[float, str, int, Message]]:
-        """What was seen, decoded."""
+        """All frames, decoded."""
         codecs = {"up": self.up, "down": self.down}
         return [(now, way, m, wire.decode(frame, codecs[way])) for now, way, m, frame in self.seen]
 
     def queries(self) -> list[Query]:
-        """Every query that a reply followed, once, in the order in which the server took them."""
+        """Every query that was answered, once, in the order of the first replies."""
         taken: dict[tuple[int, int], Query] = {}
         sent: dict[tuple[int, int], Query] = {}
         for _, _, _, message in self.messages():
@@ -165,7 +165,7 @@ def ran(
     of: VerticalData | None = None,
     rounds: int | None = None,
 ) -> tuple[Federation, Tape]:
-    """A federation after ``rounds`` server steps, or at its end with nothing left on its way."""
+    """Run a federation for ``rounds`` server steps, or to its end, and record its frames."""
     codecs = config(method, timing, changes).codecs
     tape = Tape(codecs.up, codecs.down)
     federation = build(method, timing, changes, of=of, observer=tape)
@@ -175,7 +175,7 @@ def ran(
 
 
 def go_on(federation: Federation, rounds: int | None = None) -> None:
-    """Make so many server steps, or all that are left."""
+    """Continue a run for so many server steps, or to its end."""
     while rounds is None or rounds > 0:
         if not federation.simulator.step():
             break
@@ -183,7 +183,7 @@ def go_on(federation: Federation, rounds: int | None = None) -> None:
 
 
 def ask(federation: Federation, client: int) -> bytes:
-    """A client's open query, begun if need be."""
+    """The frame of a client's open query, which is made if there is none."""
     party, server = federation.clients[client], federation.server
     try:
         announcement = server.announce(client)
@@ -193,29 +193,29 @@ def ask(federation: Federation, client: int) -> bytes:
 
 
 def converse(federation: Federation, clients: list[int]) -> None:
-    """Each of the clients asks in turn; replies are told as they come."""
+    """Let each of the clients ask in turn, and pass replies on as they come."""
     for client in clients:
         for receiver, reply in federation.server.receive(ask(federation, client)):
             federation.clients[receiver].tell(reply)
 
 
 def query(frame: bytes, codec: Codec = CODEC) -> Query:
-    """A frame as a query."""
+    """Decode the frame of a query."""
     return cast(Query, wire.decode(frame, codec))
 
 
 def reply(frame: bytes) -> Reply:
-    """A frame as a reply."""
+    """Decode the frame of a reply."""
     return cast(Reply, wire.decode(frame, CODEC))
 
 
 def encoded(message: Message, codec: Codec = CODEC) -> bytes:
-    """A message as a frame."""
+    """Encode a message to a frame."""
     return bytes(wire.encode(message, codec))
 
 
 def client_holds(federation: Federation, client: int) -> dict[str, Any]:
-    """A copy of everything that a client keeps."""
+    """Copy everything that a client keeps."""
     held = {
         "party": federation.clients[client].state(),
         "parameters": federation.models[client].parameters,
@@ -225,7 +225,7 @@ def client_holds(federation: Federation, client: int) -> dict[str, Any]:
 
 
 def restore_client(federation: Federation, client: int, held: Mapping[str, Any]) -> None:
-    """Put back what `client_holds` returned."""
+    """Restore what `client_holds` returned, perhaps into another federation."""
     held = copied(held)
     federation.clients[client].load(held["party"])
     federation.models[client].parameters.copy_(held["parameters"])
@@ -233,7 +233,7 @@ def restore_client(federation: Federation, client: int, held: Mapping[str, Any])
 
 
 def copied(value: Any) -> Any:
-    """A deep copy that shares nothing with what goes on running."""
+    """A deep copy of a state, which shares no memory with it."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -246,7 +246,7 @@ def copied(value: Any) -> Any:
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two states differ, bit for bit; empty where they do not."""
+    """Paths at which two states differ, bit for bit; empty where they are equal."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         same = a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b)
         return [] if same else [path]
@@ -266,6 +266,6 @@ def bits(array: Tensor) -> bytes:
 
 
 def alike(one: Any, other: Any, words: str) -> None:
-    """AssertionError unless two states are, bit by bit."""
+    """Raise AssertionError unless two states are equal, bit for bit."""
     lines = differences(copied(one), copied(other))
     demand(not lines, f"{words} differs at {', '.join(lines[:3])}")

@@ -1,9 +1,9 @@
-"""Rows of embeddings that are hard on a clip: where rounding is as large as what it rounds.
+"""Hard rows of embeddings for a clip: rounding errors are as large as the numbers they change.
 
-A clip bounds what a record adds for every input that a client may send. What breaks one is rarely
-random: rows that are large and nearly constant, of which a normalisation leaves rounding alone;
-subnormal ones; ones that cancel in a sum. `Rows` draws from these families and varies what it is
-given, so that a search can climb.
+A clip bounds what a record adds for every input that a client may send. Random rows rarely break
+one. Hard ones are large and nearly constant, so that a normalisation leaves only rounding errors;
+subnormal; or cancel in a sum. `Rows` draws from these families and varies given rows, so that a
+search can climb.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAMILIES = 6
 
 
 class Rows:
-    """Draws rows for a search.
+    """A source of hard rows for a search.
 
     Args:
         generator: the search's randomness.
@@ -30,7 +30,7 @@ class Rows:
         self._random, self._width, self._bound = generator, width, bound
 
     def fresh(self) -> Tensor:
-        """A row of one of the families, float32 [width]."""
+        """Draw a row of one of the families, float32 [width]."""
         random, width = self._random, self._width
         size = 10.0 ** random.uniform(-3, math.log10(self._bound))
         spread = 2.0 ** -float(random.integers(4, 26))
@@ -53,7 +53,7 @@ class Rows:
         return self._bounded(torch.from_numpy(values))
 
     def varied(self, row: Tensor) -> Tensor:
-        """A row near another one, in some of its numbers or in all."""
+        """Draw a row near another one, changed in some of its numbers or in all."""
         change = torch.from_numpy(self._random.standard_normal(len(row)))
         scale = 10.0 ** self._random.uniform(-8, 0)
         if self._random.integers(2):

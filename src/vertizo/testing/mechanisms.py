@@ -1,4 +1,4 @@
-"""What every mechanism of one's own must do (`vertizo.privacy.own_mechanism`)."""
+"""The check of mechanisms: what every `vertizo.privacy.own_mechanism.OwnMechanism` must do."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from vertizo.testing.subject import Subject
 def check_mechanism(
     mechanism: str | type[OwnMechanism], changes: Mapping[str, Any] | None = None
 ) -> None:
-    """AssertionError, in one line, unless a mechanism does what every mechanism must.
+    """Check that a mechanism does what every mechanism must; else raise AssertionError.
 
-    With replies that are sums and with those that are each record's own: what is released has the
-    shape that the method declares, nothing is drawn from global generators, and a run that was
-    stopped goes on bit by bit. It proves no guarantee, and its runs state none.
+    For replies that are sums and for replies of each record: releases have the shape that the
+    method declares, nothing is drawn from global generators, and a run that was stopped goes on bit
+    for bit. The check proves no guarantee, and the mechanism's runs state none.
 
     Args:
-        mechanism: its name or import path, or a class that its module gives by its name.
-        changes: of the configuration, by dotted keys, such as ``{"privacy.clip": 2.0}``.
+        mechanism: its name or import path, or a class, found in its module by its name.
+        changes: changes of the configuration, by dotted keys, as ``{"privacy.clip": 2.0}``.
     """
     for method in ("dpzv", "vafl"):
         subject = Subject(

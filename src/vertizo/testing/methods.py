@@ -1,4 +1,4 @@
-"""What every method must do, in each of its timings (`vertizo.methods.base`)."""
+"""The check of methods: what every `vertizo.methods.base.Method` must do, in all its timings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vertizo.testing.subject import Subject
 
 Demand = Callable[[Subject], object]
 STOPS = (0, 1, 7)
-"""After so many rounds a run is stopped, and goes on."""
+"""Numbers of rounds after which a run is stopped and resumed."""
 
 
 def check_method(
@@ -37,20 +37,20 @@ def check_method(
     rough: bool = False,
     pairwise: bool = False,
 ) -> None:
-    """AssertionError, in one line, unless a method does what every method must.
+    """Check that a method does what every method must; else raise AssertionError, in one line.
 
     In each of its timings, with and without noise: messages have the shapes that it declares; a run
-    that was stopped, and a client that was restarted, go on bit by bit; nothing draws from global
+    that was stopped, and a client that was restarted, go on bit for bit; nothing draws from global
     generators; a record decides its own part of a reply and no other's, on which every guarantee
-    rests; batches are divided by their nominal size; evaluations are counted. Takes seconds.
+    rests; batches are divided by their nominal size; evaluations are counted. It takes seconds.
 
     Args:
-        method: a name, an import path, or a class that its module gives by its name.
-        changes: of the configuration, by dotted keys, such as ``{"method.smoothing": 0.01}``.
-        rough: whether a client's step jumps where a reply changes by little, as its sign does;
+        method: a name, an import path, or a class, found in its module by its name.
+        changes: changes of the configuration, by dotted keys, as ``{"method.smoothing": 0.01}``.
+        rough: whether a client's step may jump where a reply changes by little, as a sign does;
             else a run with tiny noise must end near the one without.
-        pairwise: whether each demand meets each plan and each timing, but not each pair of the two,
-            and runs are stopped once a plan. Takes half as long.
+        pairwise: whether to try each demand with each plan and each timing, but not with each pair
+            of the two, and to stop runs once for each plan. It takes half as long.
     """
     made = federations.config(method, None, changes).method
     for turn, timing in enumerate(made.timings):
@@ -68,7 +68,7 @@ def check_method(
 
 
 def shapes_are_as_declared(subject: Subject) -> None:
-    """Of queries and replies; and batches are as long, and rounds as many, as they should be."""
+    """Check shapes of queries and replies, sizes of batches, and the number of rounds."""
     federation, tape = subject.ran()
     options, batch = subject.options, dict[tuple[int, int], int]()
     for _, way, client, message in tape.messages():
@@ -94,7 +94,7 @@ def _other_numbers_of_points_are_refused(subject: Subject) -> None:
 
 
 def restarted_clients_go_on(subject: Subject) -> None:
-    """Also between asking and being told."""
+    """Check that a client restarted between its query and the reply goes on bit for bit."""
     momentum = {"client.optimizer.momentum": 0.9}
     federation, order = subject.build(momentum), [0, 1, 2]
     for _ in range(3):
@@ -116,7 +116,7 @@ def restarted_clients_go_on(subject: Subject) -> None:
 
 
 def stopped_runs_go_on(subject: Subject, stops: tuple[int, ...] = STOPS) -> None:
-    """Through a checkpoint file, into objects that were built anew, bit by bit."""
+    """Check that a run resumed from a checkpoint file, in new objects, goes on bit for bit."""
     lively = subject.lively()
     whole, tape = subject.ran(lively)
     demand(whole.simulator.traffic.lost > 0, f"{subject}: no message was lost")
@@ -135,7 +135,7 @@ def stopped_runs_go_on(subject: Subject, stops: tuple[int, ...] = STOPS) -> None
 
 
 def _copies_are_their_own(subject: Subject) -> None:
-    """State of one federation, loaded into another, is each one's own from then on."""
+    """Check that two federations share no memory once one's state was loaded into the other."""
     whole, _ = subject.ran(subject.lively())
     first, _ = subject.ran(subject.lively(), rounds=6)
     second = subject.build(subject.lively())
@@ -147,7 +147,7 @@ def _copies_are_their_own(subject: Subject) -> None:
 
 
 def _a_server_knows_no_driver(subject: Subject) -> None:
-    """It answers what it is asked, in that order, without clocks and simulators."""
+    """Check that a server gives the same replies to the same queries without a simulator."""
     simulated, tape = subject.ran(subject.lively())
     told: dict[tuple[int, int], bytes] = {}
     asked: dict[tuple[int, int], bytes] = {}
@@ -169,9 +169,9 @@ def _a_server_knows_no_driver(subject: Subject) -> None:
 
 
 def _tiny_noise_changes_little(subject: Subject) -> None:
-    """With a wide clip it is the plain method. Nothing is rounded here: 8 bits would turn some tiny
-    difference into a step. A loss of float32 swallows most of so little noise; in enough rounds
-    every party gets some."""
+    """Check that tiny noise, with a wide clip, moves models by little, and every model a bit. No
+    codec rounds here: 8 bits would turn some tiny difference into a step. Losses in float32 swallow
+    most of so little noise; in enough rounds every party gets some."""
     noise = 1e-6
     changes = {**subject.rates(), "epochs": 4, "codecs.up.name": "none", **subject.large_steps()}
     tiny = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": noise}
@@ -188,7 +188,7 @@ def _tiny_noise_changes_little(subject: Subject) -> None:
 
 
 class _Spy(NoPrivacy):
-    """A plan that keeps the per-record values which the method hands it."""
+    """A plan that records the per-record values which the method hands it."""
 
     def __init__(self) -> None:
         super().__init__(8)
@@ -208,8 +208,8 @@ def _spied(
 ) -> tuple[list[Tensor], list[Query], list[Tensor]]:
     """Per-record values behind the replies of one round, the queries, and the replies.
 
-    Of embeddings as they are: the 8 bits of Compressed-VFL have one scale for a batch, so that a
-    record moves the others' embeddings before any method sees them.
+    Embeddings are sent uncoded: the 8 bits of Compressed-VFL have one scale for a batch, so that a
+    record would move the others' embeddings before any method sees them.
     """
     federation = subject.build({**subject.large_steps(), "codecs.up.name": "none"}, of=of)
     spy = federation.server.side.plan = _Spy()
@@ -230,9 +230,9 @@ def _relabelled(data: VerticalData, record: int) -> VerticalData:
 
 
 def a_record_decides_its_own_values(subject: Subject) -> None:
-    """And no others, nor does a label outside the batch decide anything.
+    """Check that a record decides its own values only, and labels outside the batch decide none.
 
-    On this rests the sensitivity of everything that is released.
+    The sensitivity of everything that is released rests on this.
     """
     data = federations.data()
     plain, queries, replies = _spied(subject, data)
@@ -256,7 +256,7 @@ def a_record_decides_its_own_values(subject: Subject) -> None:
 
 
 def _replies_come_before_steps(subject: Subject) -> None:
-    """So they do not depend on how far the server steps."""
+    """Check that replies do not depend on how far the server steps."""
     replies = []
     for rate in (1e-6, 10.0):
         federation = subject.build({"server.optimizer.learning_rate": rate})
@@ -268,9 +268,9 @@ def _replies_come_before_steps(subject: Subject) -> None:
 
 
 def _short_batches_are_divided_by_the_nominal_size(subject: Subject) -> None:
-    """Five records among batches of five, and of eight: the same sums, over five and over eight.
+    """Check that five records among batches of five and of eight give sums over five and eight.
 
-    Asked of the server's side: a synchronous server would name a batch of its own.
+    The server's side is asked directly: a synchronous server would name a batch of its own.
     """
     ids, points = torch.tensor([4, 0, 27, 13, 2]), subject.options.points
     embeddings = torch.linspace(-2, 2, points * 15).sin().view(points, 5, 3)
@@ -287,7 +287,7 @@ def _short_batches_are_divided_by_the_nominal_size(subject: Subject) -> None:
 
 
 def nothing_draws_from_global_generators(subject: Subject) -> None:
-    """And the same run again is the same."""
+    """Check that global generators are neither drawn from nor matter: a run can be repeated."""
 
     def states() -> list[Any]:
         of_torch = bytes(torch.get_rng_state().numpy())
@@ -314,7 +314,7 @@ def _queries_say_nothing_of_other_records(subject: Subject) -> None:
 
 
 def _evaluations_are_counted(subject: Subject) -> None:
-    """The points that a query adds to the table's own, and one for each further local step."""
+    """Check the number of points evaluated: a query's, the table's, one for each further step."""
     federation, seen = subject.build(), list[int]()
     head: Any = federation.server.side.model
     evaluate = head.evaluate

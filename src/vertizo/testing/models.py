@@ -1,4 +1,4 @@
-"""What every model must do, whatever it is made of (`vertizo.models.base`)."""
+"""The check of models: what every `vertizo.models.base.Model` must do."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ OFFSETS = (1e-2, -1e-2, 0.0, 0.3)
 def check_model(
     make: Callable[[], nn.Module | Model], inputs: Tensor, *, rough: bool = False
 ) -> None:
-    """AssertionError, in one line, unless a model does what every model must.
+    """Check that a model does what every model must; else raise AssertionError, in one line.
 
-    Outputs are rows of numbers that nothing but the parameters and the record decides, not the
-    batch around it; random draws are PyTorch's, from its default generator; a model that was saved
-    goes on as it was; evaluations along a direction are those at shifted parameters; and slopes
-    are those that differences show.
+    Outputs are rows of numbers that depend on the parameters and the record alone, not on the batch
+    around it; random draws are PyTorch's, from its default generator; a saved model is restored as
+    it was; evaluations along a direction are those at shifted parameters; and gradients agree with
+    differences.
 
     Args:
-        make: makes one with random first parameters: a module, or a `Model` of another kind. For a
-            class derived from `vertizo.config.architectures.OwnModel`,
+        make: makes a model with random first parameters: a module, or a `Model` of another kind.
+            For a class derived from `vertizo.config.architectures.OwnModel`,
             ``lambda: Mine().module(shape, None)``.
-        inputs: of four records or more, [batch, ...], as the model gets them.
+        inputs: features of four records or more, [batch, ...], as the model gets them.
         rough: whether outputs jump, so that rounding of the parameters shows in their slopes.
     """
     for held in CONTRACT:
@@ -45,22 +45,22 @@ def check_model(
 
 
 def normal(seed: int, *shape: int) -> Tensor:
-    """Normal numbers of that seed."""
+    """Normal numbers [shape] drawn from that seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def direction_for(model: Model) -> Tensor:
-    """Of its parameters, [d]."""
+    """A random direction of the model's parameters, [d]."""
     return normal(5, model.parameters.numel())
 
 
 def others_than(records: int, one: int) -> list[int]:
-    """All but one."""
+    """Numbers of all records but one."""
     return [record for record in range(records) if record != one]
 
 
 def replaced(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """A record, and inputs in which it is another one, huge or no number."""
+    """Yield a record's number, and inputs in which it is another record, huge or NaN."""
     for record in (0, len(inputs) // 2, len(inputs) - 1):
         values: list[Tensor | float] = [inputs[record - 1]]
         if inputs.is_floating_point():
@@ -83,7 +83,7 @@ def _named(model: Model) -> str:
 
 
 def _first_parameters_are_pytorchs(make: Callable[[], nn.Module | Model], inputs: Tensor) -> None:
-    """From its default generator, so that the seed of a run decides them."""
+    """Check that first parameters come from PyTorch's generator, so that a seed decides them."""
     one, other = (_made(make, inputs).parameters for _ in range(2))
     demand(torch.equal(one, other), f"{make!r}: the seed does not decide its first parameters")
 
@@ -112,7 +112,7 @@ def _only_parameters_decide(model: Model, inputs: Tensor) -> None:
 
 
 def _parameters_are_live(model: Model, inputs: Tensor) -> None:
-    """And outputs outlive their change."""
+    """Check that changed parameters change the model, and no outputs that were given before."""
     name, result = _named(model), model(inputs)
     before = result.clone()
     model.parameters.add_(direction_for(model))
@@ -122,7 +122,7 @@ def _parameters_are_live(model: Model, inputs: Tensor) -> None:
 
 
 def _at(model: Model, parameters: Tensor, inputs: Tensor) -> Tensor:
-    """Outputs at other parameters, which are put in place and taken out again."""
+    """Outputs at other parameters; the model's own are restored afterwards."""
     saved = model.parameters.clone()
     model.parameters.copy_(parameters)
     try:
@@ -152,7 +152,7 @@ def _along_is_at_shifted_parameters(model: Model, inputs: Tensor) -> None:
 
 
 def in_place_and_at_once_agree(model: Model, inputs: Tensor, *, rough: bool) -> None:
-    """Ways of evaluating along a direction give the same, and in place the parameters come back."""
+    """Check that both ways to evaluate along a direction agree, and that parameters come back."""
     name, offsets, before = _named(model), (1e-3, -1e-3), model.parameters.clone()
     laws: tuple[LawName, ...] = get_args(LawName)
     for law in laws:
@@ -193,7 +193,7 @@ def _order_and_company_do_not_matter(model: Model, inputs: Tensor) -> None:
 
 
 def _slopes_are_those_of_differences(model: Model, inputs: Tensor) -> None:
-    """``pullback(g) · u`` is the derivative of ``Σ g·h`` along u, taken by differences."""
+    """Check that ``pullback(g) · u`` is the derivative of ``Σ g·h`` along u, by differences."""
     if not isinstance(model, DifferentiableModel):
         return
     name, untouched = _named(model), inputs.clone()
@@ -226,7 +226,8 @@ def _near(found: Tensor, slope: Tensor, absolute: float, name: str) -> None:
 
 
 def _pullbacks_add_up(model: Model, inputs: Tensor) -> None:
-    """Linear in the gradient, the rows' sum to the batch's, and an input's is its record's own."""
+    """Check that pullbacks are linear, that the rows' sum to the batch's, and that an input's
+    gradient depends on its record alone."""
     if not isinstance(model, DifferentiableModel):
         return
     name, (result, pullback) = _named(model), model.forward(Points(inputs))

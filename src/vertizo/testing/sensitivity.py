@@ -1,9 +1,9 @@
-"""One record moves what leaves the server by 2C at most, for inputs that a search chose.
+"""A search for records that move a release by more than its sensitivity, 2C for a clip C.
 
-What is held is a release before its noise, of two batches that differ in one record: large and
-nearly constant rows (a normalisation divides by what rounding left of their spread), subnormal
-ones, ones that cancel, weights of any size (`vertizo.testing.hard_rows`). The search climbs: it
-keeps what moved a release furthest and varies it.
+Releases before noise are compared for two batches that differ in one record: large and nearly
+constant rows (a normalisation divides by what rounding left of their spread), subnormal ones, ones
+that cancel, weights of any size (`vertizo.testing.hard_rows`). The search climbs: it keeps the row
+that moved a release furthest and varies it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Batch: TypeAlias = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 @dataclass
 class Heard:
-    """A noise source that adds none and keeps what it was given."""
+    """A noise source that adds no noise and records the sums it is given."""
 
     clip_norm: float
     name: str = "none"
@@ -43,15 +43,15 @@ class Heard:
     releases: list[Tensor] = field(default_factory=list)
 
     def sum(self, release: int, rows: Tensor) -> Tensor:
-        """Of each record's contribution, [batch, K]."""
+        """Record the sum of the records' contributions, [batch, K]."""
         return self.onto(release, rows.sum(0))
 
     def each(self, release: int, rows: Tensor) -> Tensor:
-        """Each record's contribution, [batch, K], by itself."""
+        """Record each record's contribution by itself, [batch, K]."""
         return self.onto(release, rows)
 
     def onto(self, release: int, total: Tensor) -> Tensor:
-        """Sums and shares are held in double precision, where rounding moves nothing."""
+        """Record a sum; AssertionError unless it is in float64, where rounding moves nothing."""
         demand(total.dtype == torch.float64, f"a release is summed in {total.dtype}")
         self.releases.append(total.clone())
         return total
@@ -64,22 +64,22 @@ class Heard:
 
 
 class Game(Protocol):
-    """What is released of a batch, before noise."""
+    """The interface of what is searched: it gives the releases of a batch, before noise."""
 
     clip: float
 
     def released(self, *batch: Tensor) -> list[Tensor]:
-        """Each release of rows, labels and perhaps weights."""
+        """All releases for rows, labels and perhaps weights."""
 
 
 class Replies:
-    """What a reply releases; a row is all that a client says of a record.
+    """The releases of one reply; a row is all that a client sends of a record.
 
     Args:
-        subject: whose replies they are.
+        subject: the method.
         clip: C.
-        more: of the configuration, by dotted keys.
-        task: in place of the federation's own, of as many outputs.
+        more: changes of the configuration, by dotted keys.
+        task: a task in place of the federation's own, with as many outputs.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Replies:
         """w_0."""
 
     def released(self, *batch: Tensor) -> list[Tensor]:
-        """One reply to client 0, whatever the table held before."""
+        """Releases of one reply to client 0, from an embedding table of zeros."""
         joined, self._side.labels, *weights = batch
         self._side.weights = weights[0] if weights else None
         self._side.table.values.zero_()
@@ -116,7 +116,7 @@ class Replies:
 
 
 def moved(game: Game, one: Batch, other: Batch) -> float:
-    """How far apart the releases of two batches are, over 2C√k for k releases of each.
+    """Distance between the releases of two batches, divided by 2C√k for k releases of each.
 
     The batches differ in their first record.
     """
@@ -127,15 +127,15 @@ def moved(game: Game, one: Batch, other: Batch) -> float:
 
 
 class Search:
-    """Climbs to the batch whose neighbour is furthest away.
+    """A climbing search for the pair of neighbouring batches whose releases are furthest apart.
 
     Args:
         width: numbers in a row, of which ``tokens`` at the end are tokens.
-        task: whose labels are drawn.
-        tries: pairs of batches that are looked at.
-        codes: columns behind the first two that hold a category.
+        task: the task that labels are drawn for.
+        tries: number of pairs of batches to try.
+        codes: number of columns behind the first two that hold a category.
         weighs: whether records have weights.
-        seed: of what is drawn.
+        seed: seed of all draws.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Search:
         return self._shaped(self._rows.fresh())
 
     def _shaped(self, row: Tensor) -> Tensor:
-        """With tokens and codes in place of numbers."""
+        """Put tokens and codes in place of some numbers of a row."""
         tokens, codes = self._tokens, self._codes
         if tokens:
             row[-tokens:] = torch.from_numpy(self._random.integers(0, 16, tokens)).float()
@@ -176,7 +176,7 @@ class Search:
         return row
 
     def _neighbours(self, row: Tensor) -> tuple[Batch, Batch]:
-        """With companions; the neighbour has another label, weight, or is another record."""
+        """A batch with that row and random others, and one whose first record differs."""
         companions = [self._row() for _ in range(self._random.integers(0, 4))]
         rows = torch.stack([row, *companions])
         labels = self._labels(len(rows))
@@ -209,7 +209,11 @@ class Search:
 def a_record_moves_no_release_too_far(
     subject: Subject, clips: tuple[float, ...] = (1e-3, 1.0), tries: int = 50
 ) -> float:
-    """AssertionError if a record moves a reply further than its clip allows; how far it did."""
+    """Check that no record moves a reply further than its clip allows; return the largest ratio.
+
+    Raises:
+        AssertionError: the ratio of a move to the sensitivity is above 1.
+    """
     found = 0.0
     for clip in clips:
         game = Replies(subject, clip)

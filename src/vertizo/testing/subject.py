@@ -1,4 +1,4 @@
-"""A method in a small federation, as a check looks at it."""
+"""`Subject`: a method with options and a timing, in the small federation of a check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Subject:
     method: Named
     timing: Timing
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Of the configuration, by dotted keys."""
+    """Changes of the configuration, by dotted keys."""
 
     def __str__(self) -> str:
         name = self.method if isinstance(self.method, str) else self.method.__qualname__
@@ -39,28 +39,28 @@ class Subject:
 
     @property
     def up(self) -> Codec:
-        """How its queries are coded."""
+        """The codec of its queries."""
         return self.config().codecs.up
 
     @property
     def askers(self) -> list[int]:
-        """Clients that one answer takes: all of them in step, or any one."""
+        """Clients whose queries make one answer: all of them if synchronous, else one."""
         return [0, 1, 2] if self.timing == "synchronous" else [1]
 
     def build(self, more: Mapping[str, Any] | None = None, **options: Any) -> Federation:
-        """A federation that has not started."""
+        """Build a federation that has not started."""
         changes = {**self.changes, **(more or {})}
         return federations.build(self.method, self.timing, changes, **options)
 
     def ran(
         self, more: Mapping[str, Any] | None = None, *, rounds: int | None = None
     ) -> tuple[Federation, Tape]:
-        """One after so many server steps, or at its end, and what was said."""
+        """Run a federation for so many server steps, or to its end, and record its frames."""
         changes = {**self.changes, **(more or {})}
         return federations.ran(self.method, self.timing, changes, rounds=rounds)
 
     def large_steps(self) -> dict[str, Any]:
-        """A smoothing at which loss differences keep their digits, where losses are told apart."""
+        """Changes for a smoothing at which differences of losses keep enough digits."""
         changes = {}
         if "smoothing" in type(self.options).model_fields:
             changes["method.smoothing"] = 0.05
@@ -69,7 +69,7 @@ class Subject:
         return changes
 
     def rates(self) -> dict[str, Any]:
-        """Learning rates and epochs: gradients bear larger steps than estimates do.
+        """Learning rates and epochs for it: gradients allow larger steps than estimates do.
 
         ZOO-VFL needs smaller steps at the server, and then more of them, which is the weakness that
         VFL-Cascaded shows of it.
@@ -83,10 +83,10 @@ class Subject:
         }
 
     def lively(self) -> dict[str, Any]:
-        """Momentum on both sides, and messages that get lost; rates that do not diverge.
+        """Changes for momentum on both sides and lost messages, with rates that do not diverge.
 
         A server that moves by forward differences goes √d_0 times as far as by its gradient; at the
-        rate of the others, with momentum, its weights and with them the clients' slopes explode.
+        others' rate, with momentum, its weights would explode, and with them the clients' slopes.
         """
         return {
             "epochs": 3,

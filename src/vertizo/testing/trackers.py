@@ -1,4 +1,4 @@
-"""What every tracker must do (`vertizo.run.loop.callbacks.Callback`)."""
+"""The check of trackers: what every `vertizo.run.loop.callbacks.Callback` must do."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SMALL = {
 
 
 class Broken(BaseException):
-    """The run ends here."""
+    """Raised by `_Breaking` to break a run off."""
 
 
 class _Breaking:
-    """Breaks a run off after some evaluations."""
+    """A callback that breaks a run off after some evaluations."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -39,15 +39,15 @@ class _Breaking:
 
 
 def check_tracker(tracker: str | type, read: Callable[[Path], Sequence[int]] | None = None) -> None:
-    """AssertionError, in one line, unless a tracker does what every tracker must.
+    """Check that a tracker does what every tracker must; else raise AssertionError, in one line.
 
-    It is made as ``tracker(place, tracked)``; no number of a run depends on it; it bears a run that
-    is broken off, one that goes on, and one that ends before it began; and, where ``read`` is
-    given, every evaluation is in its place once, also of a run that was broken off and went on.
+    It is made as ``tracker(place, tracked)``; no number of a run depends on it; it works for a run
+    that is broken off, one that is resumed, and one that ends before it began; and, where ``read``
+    is given, every evaluation is at its place once, also after a run was broken off and resumed.
 
     Args:
-        tracker: its name or import path, or a class that its module gives by its name.
-        read: from the place, the rounds of the evaluations that are there, in their order.
+        tracker: its name or import path, or a class, found in its module by its name.
+        read: reads the rounds of the evaluations that are at the place, in their order.
     """
     name = path_of(tracker)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,13 +78,13 @@ def _ran(folder: Path, track: str = "", *callbacks: Any, resume: bool = False) -
 
 
 def _figures(result: Result) -> list[Any]:
-    """All that is no time."""
+    """The figures of a run, without times."""
     rows = [{**row, "seconds": 0} for row in result.metrics]
     return [rows, {key: value for key, value in result.summary.items() if key.startswith("test")}]
 
 
 def _changes_nothing_that_it_is_given(name: str, place: Path) -> None:
-    """A run may end before it is told of a start."""
+    """Check a tracker whose run never starts; it must not change the configuration."""
     demand(not place.exists(), f"{place} is there already")
     config = parse(SMALL)
     before = config.model_dump()
