@@ -203,7 +203,7 @@ class _BlocksConfig(_EncoderConfig):
         return self
 
     def tuning(self) -> Tuning:
-        """What is trained of it."""
+        """The part of the encoder that is trained."""
         from vertizo.models.tuning import Tuning
 
         return Tuning(self.trainable, self.rank or Tuning.rank, self.last_blocks)
@@ -236,7 +236,7 @@ class TextEmbeddingsConfig(_EncoderConfig):
     """What training moves; bias: the bias behind the word vectors, 384 numbers of a MiniLM."""
 
     def tuning(self) -> Tuning:
-        """What is trained of it."""
+        """The part of the encoder that is trained."""
         from vertizo.models.tuning import Tuning
 
         return Tuning(self.trainable)

@@ -28,7 +28,7 @@ def read(
     """Read the tree of a file, or copy one, and apply an entry of ``methods`` and overrides.
 
     The entry is that of ``variant``, which may also be a method's name, or else that of the chosen
-    method; ``overrides`` are ``key=value``, applied last. ``defaults`` tell what they replace.
+    method; ``overrides`` are ``key=value``, applied last. ``defaults`` tell the chosen options.
 
     Raises:
         ConfigError: one line that names the file or the option, and what would be right.
@@ -188,4 +188,4 @@ PATHS: dict[tuple[str, ...], Callable[[str, Path], str]] = {
 for _model in (("client", "model"), ("server", "model"), ("server", "encoder")):
     PATHS |= {(*_model, "checkpoint"): _folder, (*_model, "path"): _code}
 PATHS |= {(side, "optimizer", "regularizer", "path"): _code for side in ("client", "server")}
-"""Keys that name files or folders → the function that makes them absolute."""
+"""Path of keys that name a file or folder → the function that makes them absolute."""

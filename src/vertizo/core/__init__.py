@@ -6,7 +6,7 @@ digests of files. `arrays/` works on arrays on the processor and on cards; `kern
 loops and products.
 
 Kernels may become faster and errors may be added. What never changes: nothing here imports another
-room; every draw is of a named stream, and a name and a number alone decide its seed, so that runs
-can be repeated and resumed; a kernel does what its plain twin specifies; a configuration key that
-is unknown is an error; and a file that differs from its listed digest is refused.
+room; a stream's key, a name and a number alone decide a seed, so that runs can be repeated and
+resumed; a kernel does what its plain twin specifies; an unknown key of an options class is an
+error; and a file that differs from its listed digest is refused.
 """

@@ -36,13 +36,13 @@ Join = Literal["concat", "sum", "mean"]
 """How the clients' embeddings become the server model's input."""
 
 HeadName = Literal["private", "logistic", "boosting", "refit", "auto"]
-"""What predicts at the end: the server's model, one fitted on raw labels after the last reply
+"""The model that predicts at the end: the server's, one fitted on raw labels after the last reply
 (`vertizo.party.final_head`), or the one of all these that predicts validation records best."""
 Head = Literal["private", "raw"]
 """Which head predicts: the server's own model, or one fitted on raw labels."""
 
 PretrainName = Literal["none", "pca", "whiten", "splines", "kmeans", "filters"]
-"""What a client makes of its features before training, without labels
+"""Preparation of a client's features before training, without labels
 (`vertizo.models.pretrained`)."""
 FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "splines", "kmeans")
 """Ways that are fitted on all of its records, so that one's features depend on others."""
@@ -56,7 +56,7 @@ CONTROLS: dict[str, str] = {
 """Control runs that a figure is compared with → their names in tables."""
 
 Naming = Literal["sent", "implicit"]
-"""How a query says which records it is about: by their IDs, or, where both sides know the order of
+"""How a query names its records: by their IDs, or, where both sides know the order of
 records, by the number of a batch."""
 
 Encoding = Literal["utf-8", "gb18030", "cp1252"]

@@ -25,7 +25,7 @@ class HasState(Protocol):
     """An object that gives its state and takes it back, by `Stateful` or by methods of its own."""
 
     def state(self) -> Any:
-        """What a checkpoint must hold; tensors are live."""
+        """The state that a checkpoint must hold; tensors are live, not copies."""
 
     def load(self, state: Any, /) -> None:
         """Go on from a state."""
@@ -47,7 +47,7 @@ class Stateful:
     """Fields that this class adds to those of its base classes, in the order of loading."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold; tensors are live."""
+        """The state that a checkpoint must hold; tensors are live, not copies."""
         return {key: _written(_at(self, path)) for key, path in _fields(type(self))}
 
     def load(self, state: Any) -> None:

@@ -63,7 +63,7 @@ class Pooled:
     """Computes coarse columns of the training rows (`vertizo.data.alignment.likeness_of`)."""
 
     weights: Tensor | None = None
-    """How much each training record counts, [records]; None where all count alike."""
+    """Weight of each training record, [records]; None where all are equal."""
     persons: Tensor | None = None
     """A number for the person of each training record, [records]; None where unknown."""
 

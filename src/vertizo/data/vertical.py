@@ -80,7 +80,7 @@ class VerticalData:
     seated: int = 0
     """Clients of the split, excluded ones included; 0 where all of them take part."""
     weights: Tensor | None = None
-    """How much each training record counts, [records]; None where all count alike."""
+    """Weight of each training record, [records]; None where all are equal."""
     persons: Tensor | None = None
     """A number for the person of each training record, [records]; None where unknown."""
 

@@ -82,7 +82,7 @@ class Model(Protocol):
         return False
 
     def state(self) -> State:
-        """What a checkpoint must hold, live: w, with buffers and frozen parameters if any."""
+        """The state that checkpoints hold, live: w, with buffers and frozen parameters if any."""
         return self.parameters
 
     def load(self, state: State) -> None:

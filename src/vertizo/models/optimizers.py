@@ -49,7 +49,7 @@ class Gradient(Protocol):
         """A vector and its factor, if the gradient is held in memory; else None."""
 
     def norm(self) -> Scalar:
-        """Its Euclidean norm."""
+        """The Euclidean norm of the gradient."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Dense:
         return self.vector, 1.0
 
     def norm(self) -> Scalar:
-        """Its Euclidean norm."""
+        """The Euclidean norm of the gradient."""
         squares = torch.dot(self.vector, self.vector)
         return math.sqrt(float(squares)) if squares.is_cpu else squares.sqrt()
 

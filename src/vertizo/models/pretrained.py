@@ -240,7 +240,7 @@ class Pretrained(DifferentiableModel):
         return self._front, self._model
 
     def with_model(self, model: DifferentiableModel) -> Pretrained:
-        """The same preparation before another model."""
+        """Put the preparation in front of another model."""
         return Pretrained(self._front, model)
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:

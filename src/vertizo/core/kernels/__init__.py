@@ -6,7 +6,7 @@ the package was installed without a C compiler; nobody chooses.
 
 A kernel is added with its plain twin and a line below. What never changes: a function does what its
 twin does, to the rounding that tests allow; it refuses arrays that do not fit and writes nothing
-outside them; and no digit of a row depends on the rows beside it or on the number of threads.
+outside them; and if it is compiled, no digit of a row depends on other rows or on threads.
 """
 
 from __future__ import annotations

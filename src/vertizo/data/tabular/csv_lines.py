@@ -57,7 +57,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a party's CSV files are written."""
+    """The delimiter and encoding of a party's CSV files."""
 
     delimiter: str = ","
     """The character between values."""
