@@ -35,7 +35,7 @@ test: $(WITH_TESTS)  ## the gate
 	$(PYTEST) -m "not full and not fresh"
 
 test-all: $(WITH_TESTS)  ## the gate and the full tier
-	@echo "The full tier: every combination, processes, kills, browser, notebooks, FLARE, Ray, memory. About an hour on two cores."
+	@echo "The full tier: every combination, processes, kills, browser, notebooks, FLARE, Ray, memory. About half an hour on two cores."
 	$(PYTEST) -m "not fresh"
 	$(MAKE) doctest
 

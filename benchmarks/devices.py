@@ -28,7 +28,7 @@ from ways.on_card import CLASSES, DEVICE, RECORDS, Loop
 from vertizo.config.schema import parse
 from vertizo.core.names import Precision
 from vertizo.data.vertical import VerticalData
-from vertizo.models import networks, resnet
+from vertizo.models.architectures import networks, resnet
 from vertizo.models.losses import Classification
 from vertizo.run.loop.federation import Federation, build
 

@@ -15,7 +15,7 @@ import torch
 from report import Rounds
 from torch import nn
 
-from vertizo.models.networks import MaxPool, cnn
+from vertizo.models.architectures.networks import MaxPool, cnn
 
 BATCH = 64
 CASES = {

@@ -21,9 +21,9 @@ from preloaded import Preloaded, Spawned, mortal
 
 from vertizo.network.transport.authority import issue
 from vertizo.ops.agent.children import PROCESS, end_left_over, left_by
+from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.options import LabelHolderAgent, load_agent
 from vertizo.ops.agent.preparing import submit
-from vertizo.ops.agent.store import Store
 from vertizo.ops.scoring import callers
 from vertizo.privacy.ledger.base import REPLY, STEP
 from vertizo.privacy.ledger.file import LedgerFile

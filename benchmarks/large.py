@@ -34,10 +34,10 @@ from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
+from vertizo.models.architectures.networks import mlp
+from vertizo.models.architectures.text import Spec, Text
 from vertizo.models.base import Model
-from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
-from vertizo.models.text import Spec, Text
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import Direction, Kind, blocks
 

@@ -29,9 +29,9 @@ from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import Vafl
-from vertizo.models.networks import mlp
+from vertizo.models.architectures.networks import mlp
+from vertizo.models.architectures.text import Spec, Text, TextEmbeddings
 from vertizo.models.optimizers import Sgd
-from vertizo.models.text import Spec, Text, TextEmbeddings
 from vertizo.models.torch import wrap
 
 MODELS = ("mlp", "embeddings", "transformer")

@@ -28,13 +28,13 @@ import report
 import torch
 
 from vertizo.config.schema import parse
+from vertizo.core.arrays import storage
 from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
 from vertizo.data.vertical import Pooled
 from vertizo.models.losses import Classification
-from vertizo.party import storage
 from vertizo.party.table import EmbeddingTable
 from vertizo.run.loop.federation import Federation, build
 from vertizo.run.results import checkpoint

@@ -21,7 +21,7 @@ import torch
 from pydantic import TypeAdapter
 from scripted import Do, Tree, make
 
-from vertizo.config.client import ClientConfig
+from vertizo.config.sections.client import ClientConfig
 from vertizo.core.errors import RunError
 from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream

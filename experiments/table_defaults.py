@@ -54,7 +54,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
 from vertizo.data.datasets import catalog
 from vertizo.data.tabular import frames
-from vertizo.lab.attacks.inversion import decode
+from vertizo.lab.attacks.kinds.inversion import decode
 from vertizo.run.results.provenance import commit, processor, versions
 from vertizo.run.trained.prediction import Predictor
 

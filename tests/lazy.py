@@ -10,9 +10,9 @@ from typing import Any
 class Lazy(ModuleType):
     """Stands for the module of that name.
 
-    Unlike `vertizo.core.lazy_import` it has no private names, which pytest asks for of everything
-    in a test module, and it asks the module anew each time: some make their names as they are
-    asked.
+    Unlike `vertizo.core.plugins.lazy_import` it has no private names, which pytest asks for of
+    everything in a test module, and it asks the module anew each time: some make their names as
+    they are asked.
     """
 
     def __getattr__(self, name: str) -> Any:

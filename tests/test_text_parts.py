@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vertizo.core.imports import load_object
-from vertizo.models.text import Spec, Text
+from vertizo.core.plugins.imports import load_object
+from vertizo.models.architectures.text import Spec, Text
+from vertizo.models.architectures.tuning import Tuning, tuned
 from vertizo.models.torch import wrap
-from vertizo.models.tuning import Tuning, tuned
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]
 

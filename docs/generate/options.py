@@ -15,9 +15,8 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import TAGS, Options, options_of, texts
 from vertizo.methods.choice import METHODS
 from vertizo.network.serving.options import ScoringOptions
-from vertizo.ops.agent.job_file import JobOptions
-from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
-from vertizo.ops.agent.states import AFTER, MEANING
+from vertizo.ops.agent.jobs.states import AFTER, MEANING
+from vertizo.ops.agent.options import JobOptions, LabelHolderAgent, MemberAgent
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vertizo.core import former_imports
+from vertizo.core.plugins import former_imports
 from vertizo.core.version import VERSION
 
 _HOMES = {

@@ -13,8 +13,8 @@ from tests.cli.conftest import Refuses, Vertizo, sets
 from tests.failing_disk import disk_below
 
 from vertizo.config import schema
-from vertizo.data import example
-from vertizo.data.example import table
+from vertizo.data.tutorial import example
+from vertizo.data.tutorial.example import table
 from vertizo.run.experiment import Experiment
 
 

@@ -10,7 +10,7 @@ from tests.cli.conftest import Refuses, Vertizo
 from tests.cli.test_help import imported
 from tests.ops.agent.houses import offer
 
-from vertizo.ops.agent.store import Standing, Store
+from vertizo.ops.agent.jobs.store import Standing, Store
 
 MEMBER = """\
 agent: {name: test, server: "127.0.0.1:1", certificates: certs, folder: north}

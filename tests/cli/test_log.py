@@ -16,7 +16,7 @@ from tests.processes import MEMBERS, SERVER, Job
 
 from vertizo.cli import log
 from vertizo.cli.console import say
-from vertizo.core.messages import Alarm
+from vertizo.core.text.messages import Alarm
 
 KEYS = ["time", "level", "job", "party", "message"]
 

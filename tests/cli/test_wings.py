@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Vertizo
 
-from vertizo.core import wings as module
 from vertizo.core.errors import ConfigError
-from vertizo.core.former_imports import FORMER
-from vertizo.core.wings import Wing, object_at, watched, wings
+from vertizo.core.plugins import wings as module
+from vertizo.core.plugins.former_imports import FORMER
+from vertizo.core.plugins.wings import Wing, object_at, watched, wings
 
 OURS = {"lab": "vertizo.lab.wing:WING", "ops": "vertizo.ops.wing:WING"}
 

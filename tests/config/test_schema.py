@@ -19,7 +19,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.methods.choice import METHODS
-from vertizo.models.text import Spec
+from vertizo.models.architectures.text import Spec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.uniform import Uniform
 

@@ -14,10 +14,10 @@ from tests.autograd import normal
 from tests.rows import each
 from torch import Tensor, nn
 
+from vertizo.models.architectures.networks import cnn, mlp
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
-from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import cnn, mlp
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.testing.models import check_model
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
 from vertizo.core.randomness import Stream
 from vertizo.methods.choice import METHODS, asking
+from vertizo.models.architectures.networks import Bag, Filters, Sum, TableNet, TabularNet, cnn, mlp
 from vertizo.models.base import DifferentiableModel, Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import (
@@ -39,7 +40,6 @@ from vertizo.models.losses import (
     Regression,
     Task,
 )
-from vertizo.models.networks import Bag, Filters, Sum, TableNet, TabularNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.recordwise import RecordwiseModel
 from vertizo.models.torch import wrap

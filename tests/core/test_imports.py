@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.imports import load_object
+from vertizo.core.plugins.imports import load_object
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_what_is_in_a_file() -> None:
 
 def test_what_is_in_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert load_object("key", "torch.nn:Linear") is nn.Linear
-    assert load_object("key", "vertizo.models.networks:mlp").__name__ == "mlp"
+    assert load_object("key", "vertizo.models.architectures.networks:mlp").__name__ == "mlp"
     write("brought/__init__.py", "")
     write("brought/nets/__init__.py", "from brought.nets.small import Net\n")
     write("brought/nets/small.py", "class Net:\n    pass\n")

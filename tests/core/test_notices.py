@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vertizo.core.messages import Throttle
+from vertizo.core.text.messages import Throttle
 
 
 def test_lines_of_a_kind_are_left_out_and_counted() -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from vertizo.cli import list as listing
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import registry
 from vertizo.core.errors import ConfigError
+from vertizo.core.plugins import registry
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.run.experiment import Experiment
 

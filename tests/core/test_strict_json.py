@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from vertizo.core import strict_json
+from vertizo.core.text import strict_json
 
 
 def test_what_is_not_finite_is_null_however_deep() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.rows import each
 
-from vertizo.core.suggestions import nearest, similar
+from vertizo.core.text.suggestions import nearest, similar
 
 KNOWN = ("违约", "年龄", "月收入", "доход", "возраст", "Income", "金额(元)", "café", "是否逾期")
 

@@ -13,8 +13,8 @@ import pytest
 from tests.refusals import refused
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data import keyed
-from vertizo.data.keyed import DatabaseTable, FileTable, keyed_table
+from vertizo.data.own_tables import keyed
+from vertizo.data.own_tables.keyed import DatabaseTable, FileTable, keyed_table
 from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular.csv_lines import CsvFormat
 

@@ -17,11 +17,11 @@ from tests.rows import each
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data.category_text import spelt
-from vertizo.data.keyed import FileTable
 from vertizo.data.options import DataConfig
+from vertizo.data.own_tables.keyed import FileTable
 from vertizo.data.prepare import prepare
 from vertizo.data.prepared import raw_matrix
+from vertizo.data.tabular.category_text import spelt
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import read
 from vertizo.data.tabular.preprocessing import Preprocessing

@@ -14,11 +14,11 @@ from torch import Tensor
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data import text_vectors
+from vertizo.data.datasets import text_vectors
+from vertizo.data.datasets.text_vectors import encoded
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.data.text_vectors import encoded
-from vertizo.models import text
+from vertizo.models.architectures import text
 
 transformers = Lazy("transformers")
 pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]

@@ -16,8 +16,8 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data import party_table
 from vertizo.data.options import DataConfig
+from vertizo.data.own_tables import party_table
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData, of_classes
 from vertizo.methods.choice import asking

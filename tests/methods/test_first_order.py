@@ -18,7 +18,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.methods.first_order import FlexVfl, Vafl
-from vertizo.models import networks
+from vertizo.models.architectures import networks
 from vertizo.models.array import ArrayModel
 from vertizo.models.optimizers import Sgd
 from vertizo.protocol.codecs.none import NoCompression

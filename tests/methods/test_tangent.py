@@ -15,8 +15,8 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Outcome
 from vertizo.methods.tangent import Tangent
+from vertizo.models.architectures.networks import mlp
 from vertizo.models.array import ArrayModel
-from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.checks import with_tangents

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.models import blockwise
-from vertizo.models.linear_stack import LinearStack
+from vertizo.models.linear import blockwise
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order import estimators
 from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction

@@ -21,10 +21,10 @@ from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import Vafl
 from vertizo.methods.forward_difference import Cascaded
+from vertizo.models.architectures.networks import Bag, Filters, TableNet, TabularNet, cnn, mlp
 from vertizo.models.base import Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import Classification
-from vertizo.models.networks import Bag, Filters, TableNet, TabularNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.party.private_updates import (
@@ -72,7 +72,10 @@ def rounds(
         assert (answer.device.type, answer.requires_grad) == ("cpu", False)
         shape = method.reply_shape(len(inputs), answer.shape[-1])
         client.tell(number, inputs, torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape))
-        kept = {key: value.cpu() for key, value in optimizer.state().items() if device != "meta"}
+        kept = optimizer.state()
+        for key, value in kept.items():
+            if isinstance(value, Tensor):  # there is nothing to copy of one that is nowhere
+                kept[key] = None if device == "meta" else value.cpu()
         optimizer.load(kept)
     assert model.parameters.device.type == device
     assert device == "meta" or not torch.equal(model.parameters, before)

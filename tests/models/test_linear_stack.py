@@ -12,7 +12,7 @@ from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
 from vertizo.models.base import Points, Selected
-from vertizo.models.linear_stack import Layer, LinearStack
+from vertizo.models.linear.linear_stack import Layer, LinearStack
 from vertizo.models.torch import TorchModel, wrap
 
 SHIFTS = [0, 1, 3]

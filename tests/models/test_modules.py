@@ -10,10 +10,10 @@ import torch
 from tests.autograd import flat, gradients, normal
 from torch import Tensor, nn
 
-from vertizo.models import resnet
+from vertizo.models.architectures import resnet
+from vertizo.models.architectures.networks import Bag, Filters, Sum, TableNet, TabularNet, cnn
+from vertizo.models.architectures.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.models.networks import Bag, Filters, Sum, TableNet, TabularNet, cnn
-from vertizo.models.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 TOKENS = torch.tensor([[3, 5, 5, 0], [9, 0, 0, 0], [7, 8, 2, 1]])

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import Points
-from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import (
+from vertizo.models.architectures.networks import (
     Bag,
     Filters,
     MaxPool,
@@ -22,6 +20,8 @@ from vertizo.models.networks import (
     cnn,
     mlp,
 )
+from vertizo.models.base import Points
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.torch import wrap
 
 

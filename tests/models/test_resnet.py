@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.models import resnet
+from vertizo.models.architectures import resnet
 from vertizo.models.base import Points
 from vertizo.models.torch import wrap
 

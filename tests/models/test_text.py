@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Family, Pooling
-from vertizo.models import text
+from vertizo.models.architectures import text
+from vertizo.models.architectures.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.models.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 transformers = Lazy("transformers")

@@ -11,9 +11,9 @@ from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
+from vertizo.models.architectures.networks import cnn, mlp
 from vertizo.models.base import Points
-from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import cnn, mlp
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.torch import TorchModel, flatten, wrap
 
 IMAGES = torch.randn(6, 1, 4, 8, generator=torch.Generator().manual_seed(1))

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Family, Trainable
+from vertizo.models.architectures.text import Text, TextEmbeddings, TextRest
+from vertizo.models.architectures.tuning import Tuning, tuned
 from vertizo.models.base import Points
 from vertizo.models.parts import other_in_training
-from vertizo.models.text import Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
-from vertizo.models.tuning import Tuning, tuned
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]
 

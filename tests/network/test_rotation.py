@@ -15,7 +15,7 @@ from tests.network.test_grpc import Echo
 from tests.refusals import refused
 
 from vertizo.core.errors import RunError
-from vertizo.core.messages import Alarm
+from vertizo.core.text.messages import Alarm
 from vertizo.network.transport.authority import issue
 from vertizo.network.transport.certificates import Credentials
 from vertizo.network.transport.grpc import GrpcChannel, GrpcServer

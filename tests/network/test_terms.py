@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.deployments import join_config
 
-from vertizo.config.regularizer import GivenConfig
 from vertizo.config.schema import ExperimentConfig, parse
-from vertizo.core import registry
+from vertizo.config.sections.regularizer import GivenConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.plugins import registry
 from vertizo.network.serving.frames import Terms
 from vertizo.network.serving.options import JoinConfig
 from vertizo.network.serving.terms import accepted as accepted_terms

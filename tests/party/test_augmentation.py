@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vertizo.core.randomness import Stream
-from vertizo.party.augmentation import Augmentation
+from vertizo.party.batches import Augmentation
 
 BATCH = 300
 

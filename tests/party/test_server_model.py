@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vertizo.core.errors import ConfigError
+from vertizo.models.architectures.networks import mlp
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification, Regression, Task
-from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
 from vertizo.party.server_model import Evaluation, ServerModel
 

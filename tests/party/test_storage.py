@@ -14,8 +14,8 @@ from tests.federations import ran
 from tests.rows import each
 
 from vertizo.core import memory
+from vertizo.core.arrays import storage
 from vertizo.core.errors import ConfigError
-from vertizo.party import storage
 from vertizo.party.table import EmbeddingTable
 
 STATUS = Path("/proc/self/status")

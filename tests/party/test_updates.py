@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vertizo.core.randomness import Stream
+from vertizo.models.architectures.networks import mlp
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification
-from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.private_updates import (

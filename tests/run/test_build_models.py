@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vertizo.config import architectures as a
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.models.linear_stack import LinearStack
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.mixing import mixes_records
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.run.build.models import client_model, embedding_dim, server_model

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.refusals import refused
 from tests.rows import each
 
-from vertizo.config.links import Constant, Delay, Exponential, Links, LogNormal, Trace
+from vertizo.config.sections.links import Constant, Delay, Exponential, Links, LogNormal, Trace
 from vertizo.core.randomness import Stream
 from vertizo.run.loop.simulator import CHUNK, LinkDraws
 

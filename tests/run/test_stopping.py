@@ -12,8 +12,8 @@ from tests import deployments as dep
 from tests.rows import each
 from tests.same import same
 
-from vertizo.config.early_stopping import EarlyStopping
 from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.config.sections.early_stopping import EarlyStopping
 from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.loop.stopping import Stopping

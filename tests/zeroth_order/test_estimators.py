@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vertizo.core.randomness import Stream
-from vertizo.models.networks import cnn, mlp
+from vertizo.models.architectures.networks import cnn, mlp
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import LAWS, Direction, Directions
 from vertizo.zeroth_order.estimators import (

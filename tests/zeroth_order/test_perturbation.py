@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.models.architectures.networks import mlp
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import Model
-from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import BLOCK, LAWS, Direction, Directions
 from vertizo.zeroth_order.estimators import at_once, in_place, outputs

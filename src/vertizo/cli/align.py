@@ -19,7 +19,7 @@ from vertizo.core.errors import ConfigError, Interrupted
 if TYPE_CHECKING:
     from vertizo.data.alignment import TableToAlign
     from vertizo.data.options import DataConfig
-    from vertizo.data.own_table import OwnTable as HeldTable
+    from vertizo.data.own_tables.own_table import OwnTable as HeldTable
     from vertizo.network.alignment.member import Alignment, Method
     from vertizo.network.transport.base import Channel, Service
 

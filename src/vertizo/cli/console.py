@@ -19,7 +19,7 @@ from rich.text import Text
 
 from vertizo.config.environment import settings_of
 from vertizo.core.errors import Interrupted
-from vertizo.core.messages import Alarm, Level, Minutely, Throttle
+from vertizo.core.text.messages import Alarm, Level, Minutely, Throttle
 
 _alarms = Throttle()
 

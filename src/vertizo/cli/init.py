@@ -246,7 +246,7 @@ def init(
 
 
 def _example(folder: Path, customers: int | None, parties: bool) -> None:
-    from vertizo.data.example import CONFIG, PARTNERS, PRIVATE, RECORDS, table, trained
+    from vertizo.data.tutorial.example import CONFIG, PARTNERS, PRIVATE, RECORDS, table, trained
 
     if parties:
         from vertizo.data import tutorial

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vertizo.core import strict_json
-from vertizo.core.messages import Level, Throttle
+from vertizo.core.text import strict_json
+from vertizo.core.text.messages import Level, Throttle
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,9 +21,9 @@ from typer.main import get_command
 from vertizo.cli import log
 from vertizo.core.errors import ConfigError, Interrupted, UserError
 from vertizo.core.memory import ran_out
-from vertizo.core.suggestions import nearest, question
+from vertizo.core.plugins.wings import object_at, wings
+from vertizo.core.text.suggestions import nearest, question
 from vertizo.core.version import VERSION
-from vertizo.core.wings import object_at, wings
 
 COMMANDS = {
     "init": "Write a configuration to begin with: of a small made-up table, or of your own.",
@@ -46,7 +46,7 @@ COMMANDS = {
     "serve": "Serve a job as the label holder, or continue it.",
     "join": "Join a job as a feature holder, or continue it.",
 }
-"""Commands of the core → their lines of help; wings (`vertizo.core.wings`) add theirs."""
+"""Commands of the core → their lines of help; wings (`vertizo.core.plugins.wings`) add theirs."""
 FILES = {**dict.fromkeys(("certs", "serve", "join"), "parties"), "export": "predict"}
 """First word of a core command → its file, if that has another name."""
 

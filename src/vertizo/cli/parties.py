@@ -17,9 +17,9 @@ from rich.text import Text
 from vertizo.cli import log
 from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import AsJson, PartyConfig, Settings, argument, option
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted, RunError
-from vertizo.core.wings import watched
+from vertizo.core.plugins.wings import watched
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
     from vertizo.network.serving.joining import Joined, Progress
@@ -177,7 +177,7 @@ def join(
 def _joined(config: JoinConfig) -> Joined:
     """Take part in one job, new or resumed from the folder, to its end."""
     from vertizo.core.memory import keep_freed_memory
-    from vertizo.data import party_table
+    from vertizo.data.own_tables import party_table
     from vertizo.network.serving.client_folder import ClientFolder
     from vertizo.network.serving.joining import Joined, Member
 

@@ -12,8 +12,8 @@ from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import HEAD, Settings, argument, complete_runs, option
 from vertizo.cli.parties import TICK, connect, identity, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
-from vertizo.core.messages import counted
 from vertizo.core.names import Encoding, Head
+from vertizo.core.text.messages import counted
 
 if TYPE_CHECKING:
     from vertizo.network.serving.options import JoinConfig, ServeConfig

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig

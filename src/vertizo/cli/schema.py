@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vertizo.cli.options import argument
-from vertizo.core import strict_json
 from vertizo.core.names import AUTO
-from vertizo.core.wings import object_at, wings
+from vertizo.core.plugins.wings import object_at, wings
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
     Kind = str

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from vertizo.cli.console import more_at, print_table, say
 from vertizo.cli.options import AsJson, Details, Settings, argument, complete_runs, option
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
     from vertizo.run.experiment import Experiment
@@ -58,7 +58,7 @@ def train(
         raise ConfigError(f"--resume continues a run as configured; leave out {what}")
     from vertizo.config import auto
     from vertizo.config.choosing import Open
-    from vertizo.core.registry import short
+    from vertizo.core.plugins.registry import short
     from vertizo.run.experiment import Experiment
     from vertizo.run.loop import tracking
     from vertizo.run.results import summary_figures

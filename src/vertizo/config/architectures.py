@@ -12,13 +12,13 @@ from pydantic import Field, PositiveInt, model_validator
 
 from vertizo.core.names import Family, NormName, Pooling, Side, Trainable
 from vertizo.core.options import Chosen, Options
-from vertizo.core.registry import Registry
+from vertizo.core.plugins.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from vertizo.models.text import Spec
-    from vertizo.models.tuning import Tuning
+    from vertizo.models.architectures.text import Spec
+    from vertizo.models.architectures.tuning import Tuning
 
 Device = Literal["cpu", "cuda"]
 
@@ -170,7 +170,7 @@ class _EncoderConfig(Options):
 
     def spec(self) -> Spec:
         """The encoder's checkpoint and sizes."""
-        from vertizo.models.text import Spec
+        from vertizo.models.architectures.text import Spec
 
         return Spec(self.checkpoint, **self.sizes())
 
@@ -204,7 +204,7 @@ class _BlocksConfig(_EncoderConfig):
 
     def tuning(self) -> Tuning:
         """The part of the encoder that is trained."""
-        from vertizo.models.tuning import Tuning
+        from vertizo.models.architectures.tuning import Tuning
 
         return Tuning(self.trainable, self.rank or Tuning.rank, self.last_blocks)
 
@@ -237,7 +237,7 @@ class TextEmbeddingsConfig(_EncoderConfig):
 
     def tuning(self) -> Tuning:
         """The part of the encoder that is trained."""
-        from vertizo.models.tuning import Tuning
+        from vertizo.models.architectures.tuning import Tuning
 
         return Tuning(self.trainable)
 

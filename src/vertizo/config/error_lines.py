@@ -16,8 +16,15 @@ from vertizo.config.environment import set_by, source_of
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import AUTO
 from vertizo.core.options import TAGS, Options, members
-from vertizo.core.registry import FOREIGN
-from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question, similar
+from vertizo.core.plugins.registry import FOREIGN
+from vertizo.core.text.suggestions import (
+    OFFERED,
+    likeness,
+    nearest,
+    nearest_file,
+    question,
+    similar,
+)
 
 Tree = dict[str, Any]
 TABLES = (".csv", ".gz", ".xlsx", ".parquet")

@@ -17,13 +17,13 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 from vertizo.config import architectures as models
 from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
-from vertizo.config.client import ClientConfig
-from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import refusal, write_yaml
 from vertizo.config.ineffective_keys import any_of, check_all_used
-from vertizo.config.links import Links, check_activation
-from vertizo.config.regularizer import L2Config
-from vertizo.config.server import ServerConfig
+from vertizo.config.sections.client import ClientConfig
+from vertizo.config.sections.early_stopping import EarlyStopping, check_early_stopping
+from vertizo.config.sections.links import Links, check_activation
+from vertizo.config.sections.regularizer import L2Config
+from vertizo.config.sections.server import ServerConfig
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (

@@ -15,7 +15,7 @@ from vertizo.config.environment import source_of
 from vertizo.config.error_lines import override, read_yaml
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options
-from vertizo.core.suggestions import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.methods.choice import METHODS
 
 Tree = dict[str, Any]

@@ -22,8 +22,9 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vertizo.core import strict_json, system
+from vertizo.core import system
 from vertizo.core.errors import RunError
+from vertizo.core.text import strict_json
 
 T = TypeVar("T")
 NAME = "digests"

@@ -63,15 +63,18 @@ Encoding = Literal["utf-8", "gb18030", "cp1252"]
 """Encodings of CSV files: that of most programs, of Chinese and of older Western ones."""
 
 Side = Literal["width", "height", "channels"]
-"""The axis along which clients' maps of an image are joined (`vertizo.models.resnet`)."""
+"""The axis along which clients' maps of an image are joined.
+
+See `vertizo.models.architectures.resnet`.
+"""
 
 Family = Literal["bert", "distilbert"]
 Pooling = Literal["mean", "cls"]
 """How the vectors of a text's tokens become one: their mean, or the first token's."""
 Trainable = Literal["all", "head", "bias", "lora"]
-"""The part of a pre-trained encoder that is trained (`vertizo.models.tuning`)."""
+"""The part of a pre-trained encoder that is trained (`vertizo.models.architectures.tuning`)."""
 
 SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 """Ways to cut a record between parties (`vertizo.data.splits`)."""
 NormName = Literal["group", "batch"]
-"""Normalisation layers of ResNet-18 (`vertizo.models.resnet`)."""
+"""Normalisation layers of ResNet-18 (`vertizo.models.architectures.resnet`)."""

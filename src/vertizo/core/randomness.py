@@ -28,7 +28,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 _default_generator = RLock()
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, SupportsBytes, runtime_checkable
 
 import numpy as np
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 
 @runtime_checkable

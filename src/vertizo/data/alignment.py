@@ -20,8 +20,8 @@ from uuid import uuid4
 
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.category_text import in_seconds, whole
 from vertizo.data.tabular import frames
+from vertizo.data.tabular.category_text import in_seconds, whole
 from vertizo.data.tabular.columns import rows_in_words, unlike
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import Place, row

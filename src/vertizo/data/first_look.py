@@ -7,10 +7,10 @@ from csv import reader
 from dataclasses import dataclass
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.suggestions import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.data.alignment import keys_of
-from vertizo.data.category_text import decimal
 from vertizo.data.labels import labels_of
+from vertizo.data.tabular.category_text import decimal
 from vertizo.data.tabular.columns import (
     ROW_NAMES,
     Source,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data import category_text
+from vertizo.data.tabular import category_text
 from vertizo.data.tabular.columns import (
     LABEL,
     Source,

@@ -18,10 +18,10 @@ from pydantic import (
 
 from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
-from vertizo.core.registry import short
-from vertizo.core.suggestions import nearest
+from vertizo.core.plugins.registry import short
+from vertizo.core.text.suggestions import nearest
 from vertizo.data import weights
-from vertizo.data.column_options import Bound, check_bounds, check_categories, check_uses
+from vertizo.data.tabular.column_options import Bound, check_bounds, check_categories, check_uses
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:

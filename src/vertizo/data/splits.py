@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
-from vertizo.core.suggestions import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.data.pooled import Kind, Pooled
 
 __all__ = ["SPLITS", "Piece", "SplitName", "describe", "nearest", "pieces"]

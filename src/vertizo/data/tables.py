@@ -12,13 +12,13 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import contents_of, known_keys, likeness_of
 from vertizo.data.alignment import remarks as identifier_remarks
-from vertizo.data.category_text import names
 from vertizo.data.labels import TaskName, labels_of
 from vertizo.data.labels import notes as label_notes
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.record_split import criterion_of, set_apart
 from vertizo.data.tabular import frames
+from vertizo.data.tabular.category_text import names
 from vertizo.data.tabular.columns import (
     Source,
     check_known,

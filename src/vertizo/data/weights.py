@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vertizo.core.errors import DataError
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,9 +18,9 @@ from typing import Any, Literal
 from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
+from vertizo.core.text import strict_json
 from vertizo.lab.engines import Engine, Forgive, Run, share_done
 from vertizo.privacy.accounting import label_advantage
 from vertizo.run.build.label_free import controls_of

@@ -6,8 +6,8 @@ import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
-from vertizo.core.messages import counted
 from vertizo.core.names import CONTROLS
+from vertizo.core.text.messages import counted
 from vertizo.lab.comparison import Row, mean_and_spread
 from vertizo.lab.findings import Dot, Picture
 from vertizo.privacy.accounting import label_advantage

@@ -17,8 +17,8 @@ from vertizo.config import choosing
 from vertizo.config.choosing import Open, Source
 from vertizo.config.tree import Tree
 from vertizo.core.errors import ConfigError, VertizoError
-from vertizo.core.messages import Minutely
 from vertizo.core.names import CONTROLS
+from vertizo.core.text.messages import Minutely
 from vertizo.core.version import VERSION
 from vertizo.lab import comparison, comparison_table, made_by, planning
 from vertizo.lab.comparison import Measure, Row, Standing

@@ -1,6 +1,6 @@
 """What the laboratory adds to the command line."""
 
-from vertizo.core.wings import Wing
+from vertizo.core.plugins.wings import Wing
 
 HERE = "vertizo.lab.commands"
 WING = Wing(

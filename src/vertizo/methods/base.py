@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast, ge
 import numpy as np
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import Join, LawName, Timing, UpdateName
 from vertizo.core.options import Chosen
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.methods.reported import report_steps
 from vertizo.models.base import DifferentiableModel, Model, Selected

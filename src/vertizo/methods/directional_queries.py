@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import Timing
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.methods.base import ClientSide, Features, Method
 from vertizo.models.base import DifferentiableModel, Selected, gathered
 from vertizo.zeroth_order.tangents import principal

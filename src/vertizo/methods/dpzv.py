@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.zeroth_order.estimators import Sum, estimate, outputs, readable_table, two_point
 

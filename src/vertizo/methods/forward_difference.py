@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from vertizo.core.arrays import scalars
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName, Timing, UpdateName
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.protocol.messages import Query

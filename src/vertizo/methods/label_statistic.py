@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import Join, UpdateName
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
 from vertizo.methods.directional_queries import AlongDirections
 from vertizo.models.base import gathered

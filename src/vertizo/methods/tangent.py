@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
 from vertizo.methods.directional_queries import AlongDirections
 from vertizo.models.base import DifferentiableModel, Model, gathered

@@ -15,7 +15,7 @@ import numpy as np
 
 from vertizo.core import kernels
 from vertizo.core.arrays import Scalar
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.state import Stateful
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
+from vertizo.models.architectures.networks import derivatives
 from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State
-from vertizo.models.networks import derivatives
 
 SAMPLE = 20_000
 """Records that centroids are fitted on, at most."""

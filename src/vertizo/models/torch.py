@@ -25,7 +25,7 @@ from vertizo.models.base import (
     Where,
     put,
 )
-from vertizo.models.linear_stack import LinearStack, layers_of
+from vertizo.models.linear.linear_stack import LinearStack, layers_of
 from vertizo.models.parts import (
     Buffers,
     check,

@@ -1,6 +1,6 @@
 """The wing's entry point: its commands, monitors and schemas, each by import path."""
 
-from vertizo.core.wings import Wing
+from vertizo.core.plugins.wings import Wing
 
 HERE = "vertizo.ops.commands"
 WING = Wing(

@@ -16,8 +16,7 @@ from vertizo.core.errors import ConflictError, UnknownPartyError
 from vertizo.core.state import Stateful
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
-from vertizo.party.augmentation import Augmentation
-from vertizo.party.batches import Batches
+from vertizo.party.batches import Augmentation, Batches
 from vertizo.party.checks import (
     CPU,
     Partition,

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core import arrays, kernels, memory
-from vertizo.core.arrays import Scalar, card
+from vertizo.core.arrays import Scalar, card, storage
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join
 from vertizo.core.state import Stateful
 from vertizo.models.base import Points
-from vertizo.party import storage
 from vertizo.party.checks import CPU
 
 Array = NDArray[np.float32]
@@ -31,9 +30,9 @@ UNHELD = 2
 class EmbeddingTable(Stateful):
     """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
 
-    It is in memory, in a mapped file where it is large (`vertizo.party.storage`), or on a card. A
-    row joined side by side, summed or averaged, with the label holder's ``own`` features, [records,
-    columns], behind it, is the server model's input.
+    It is in memory, in a mapped file where it is large (`vertizo.core.arrays.storage`), or on a
+    card. A row joined side by side, summed or averaged, with the label holder's ``own`` features,
+    [records, columns], behind it, is the server model's input.
     """
 
     STATE = ("values", "refreshed")

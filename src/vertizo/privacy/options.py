@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options, within
-from vertizo.core.registry import Registry
+from vertizo.core.plugins.registry import Registry
 
 _PLAN = "vertizo.privacy.plan"
 MECHANISMS: Registry[Any] = Registry(

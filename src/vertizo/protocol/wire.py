@@ -26,7 +26,7 @@ import numpy as np
 from vertizo.core import kernels
 from vertizo.core import version as release
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload, WirePurpose
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from vertizo.core.messages import Minutely
+from vertizo.core.text.messages import Minutely
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.experiment import Progress
 

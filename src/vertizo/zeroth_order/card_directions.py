@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from vertizo.core.arrays import Scalar, card, philox
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.models.optimizers import add
 from vertizo.zeroth_order.directions import TINY, Direction, Directions

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from vertizo.core import kernels
 from vertizo.core.arrays import Scalar
 from vertizo.core.errors import ConfigError
-from vertizo.core.lazy_import import torch
 from vertizo.core.names import LawName
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream, generator
 from vertizo.models.optimizers import add, is_plain
 

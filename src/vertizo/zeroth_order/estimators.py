@@ -21,7 +21,7 @@ rounding; the size and the kind of the model choose:
   leaves its parameters untouched;
 * `by_blocks`, for large stacks of linear layers, reads the direction once for all offsets, some
   rows of weights at a time, and leaves the parameters untouched as well
-  (`vertizo.models.blockwise`).
+  (`vertizo.models.linear.blockwise`).
 
 Shifting back leaves a rounding error of about one unit in the last place. Over thousands of rounds
 float32 does not show it (a test says so); the worst seen was 4e-4 after 300,000 rounds, with signs
@@ -38,10 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vertizo.core.arrays import Scalar
-from vertizo.core.lazy_import import torch
-from vertizo.models import blockwise
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.models.base import Model, Selected
-from vertizo.models.linear_stack import LinearStack
+from vertizo.models.linear import blockwise
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.zeroth_order.directions import Direction, Directions
 
 if TYPE_CHECKING:

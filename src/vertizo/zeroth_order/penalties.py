@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.models.optimizers import Dense, Gradient
 from vertizo.models.parts import user_code_errors
 from vertizo.zeroth_order.directions import Direction

@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 from vertizo.core import kernels
 from vertizo.core.kernels import plain_products
-from vertizo.models.linear_stack import EVERY
+from vertizo.models.linear.linear_stack import EVERY
 
 RNG = np.random.default_rng(7)
 

@@ -11,8 +11,8 @@ from tests.rows import each
 
 from vertizo.core.errors import DataError
 from vertizo.core.randomness import Stream
-from vertizo.data import party_table
-from vertizo.data.party_table import Choice, OwnTable
+from vertizo.data.own_tables import party_table
+from vertizo.data.own_tables.party_table import Choice, OwnTable
 from vertizo.data.tables import source_of
 from vertizo.data.tabular.columns import Source, check_text, matrices, notes, numbers
 from vertizo.data.tabular.csv_lines import CsvFormat

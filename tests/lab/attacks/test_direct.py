@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.lab.attacks.trials import LABORATORY, tried
 
-from vertizo.lab.attacks.designed import DesignedQuery
-from vertizo.lab.attacks.direct import DirectCurious, DirectEavesdropper
+from vertizo.lab.attacks.kinds.designed import DesignedQuery
+from vertizo.lab.attacks.kinds.direct import DirectCurious, DirectEavesdropper
 from vertizo.lab.attacks.scores import Measurement
 from vertizo.lab.attacks.settings import setting
 from vertizo.methods.choice import asking

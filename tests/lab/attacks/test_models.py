@@ -11,9 +11,9 @@ from tests.lab.attacks.trials import LABORATORY, tried
 
 from vertizo.core.randomness import Stream
 from vertizo.lab.attacks import arena
-from vertizo.lab.attacks.completion import ModelCompletion, complete, few_of_each
-from vertizo.lab.attacks.inversion import FeatureInversion, decode, last_embeddings
-from vertizo.lab.attacks.membership import MembershipInference, confidence
+from vertizo.lab.attacks.kinds.completion import ModelCompletion, complete, few_of_each
+from vertizo.lab.attacks.kinds.inversion import FeatureInversion, decode, last_embeddings
+from vertizo.lab.attacks.kinds.membership import MembershipInference, confidence
 from vertizo.lab.attacks.settings import setting
 from vertizo.lab.attacks.transcript import Exchange
 

@@ -7,8 +7,13 @@ import torch
 from tests.lab.attacks.trials import LABORATORY, tried
 
 from vertizo.core.randomness import Stream
-from vertizo.lab.attacks.matching import GradientMatching
-from vertizo.lab.attacks.scoring import ReplyScoring, dealt_anew, direction_scores, norm_scores
+from vertizo.lab.attacks.kinds.matching import GradientMatching
+from vertizo.lab.attacks.kinds.scoring import (
+    ReplyScoring,
+    dealt_anew,
+    direction_scores,
+    norm_scores,
+)
 from vertizo.lab.attacks.settings import setting
 from vertizo.lab.attacks.transcript import Exchange
 

@@ -13,11 +13,11 @@ from vertizo.network.serving.job import settings_of
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.agent import Agent
 from vertizo.ops.agent.children import PROCESS, Ended
+from vertizo.ops.agent.jobs.messages import Offer
+from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.label_holder import LabelHolder
 from vertizo.ops.agent.member import Member
-from vertizo.ops.agent.messages import Offer
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
-from vertizo.ops.agent.store import Store
 
 HOLDER, MEMBERS = "bank", ("north", "east")
 PARTIES = (HOLDER, *MEMBERS)

@@ -30,8 +30,9 @@ from vertizo.network.serving.options import JoinConfig
 from vertizo.network.serving.store import Store
 from vertizo.network.serving.terms import accepted
 from vertizo.ops.agent import agent as loop
-from vertizo.ops.agent import label_holder, messages, processes, store
-from vertizo.ops.agent.states import AFTER, ENDS, State
+from vertizo.ops.agent import label_holder, processes
+from vertizo.ops.agent.jobs import messages, store
+from vertizo.ops.agent.jobs.states import AFTER, ENDS, State
 from vertizo.ops.scoring import LOOKED_UP
 
 BY_HAND = {"approve": "by-hand"}

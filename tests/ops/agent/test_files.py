@@ -22,11 +22,10 @@ from vertizo.data import tutorial
 from vertizo.network.serving.options import JoinConfig, ServeConfig, load_serve
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.children import environment
-from vertizo.ops.agent.job_file import load_job
-from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, load_agent
+from vertizo.ops.agent.jobs.store import Standing, Store
+from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, load_agent, load_job
 from vertizo.ops.agent.policy import check_label_holder, check_member
 from vertizo.ops.agent.preparing import submit
-from vertizo.ops.agent.store import Standing, Store
 from vertizo.ops.scoring import callers
 
 MEMBER = """\

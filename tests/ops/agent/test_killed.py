@@ -25,10 +25,10 @@ from tests.waiting import PATIENT, until
 from vertizo.network.transport.authority import issue
 from vertizo.ops.agent import children as children_module
 from vertizo.ops.agent.children import PROCESS, Children, Ended, end_left_over
+from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.launch import TAKEN
 from vertizo.ops.agent.options import LabelHolderAgent, load_agent
 from vertizo.ops.agent.preparing import submit
-from vertizo.ops.agent.store import Store
 
 pytestmark = pytest.mark.full
 

@@ -16,7 +16,7 @@ from tests.network.by_hand import NAMES, holder_config, member
 from torch import Tensor
 
 from vertizo.core.names import Head
-from vertizo.data.keyed import FileTable
+from vertizo.data.own_tables.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network.serving.options import ScoringOptions
 from vertizo.network.serving.predicting import NewRecords, PredictingService, help_predict

@@ -21,7 +21,7 @@ from tests.waiting import PATIENT, until
 
 from vertizo.core.errors import DataError, RunError
 from vertizo.core.names import Head
-from vertizo.data.keyed import FileTable
+from vertizo.data.own_tables.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network.serving import frames
 from vertizo.network.serving.frames import Found, Hello, Ready, Refusal, Want

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vertizo.core.arrays import philox
 from vertizo.core.arrays.philox import CHUNK, Kind
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

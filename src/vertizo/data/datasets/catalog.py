@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.registry import Registry
+from vertizo.core.plugins.registry import Registry
 from vertizo.data.options import DataConfig
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data import files
+from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tabular.frames import first_line

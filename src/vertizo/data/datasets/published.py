@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vertizo.core.errors import DataError
-from vertizo.data import files
+from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tables import pool

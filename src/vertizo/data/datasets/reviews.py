@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.data import files
-from vertizo.data.datasets import tokens
+from vertizo.data.datasets import files, tokens
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.record_split import AT_RANDOM, Criterion, set_apart

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
-from vertizo.models import text
+from vertizo.models.architectures import text
 
 HASH = "hash"
 CHUNK = 1000
@@ -34,9 +34,9 @@ Encode = Callable[[Sequence[str]], Tensor]
 def encoder(tokenizer: str, length: int, vocabulary: int, key: str = "data.tokenizer") -> Encode:
     """Make a function of texts to int32 [texts, length], cut off or padded with 0.
 
-    The tokenizer is ``hash``, or a checkpoint as `vertizo.models.text.Spec` names it; ``key`` is
-    the configuration's key for it. The vocabulary, different tokens with 0 included, is for
-    ``hash``; a checkpoint has its own.
+    The tokenizer is ``hash``, or a checkpoint as `vertizo.models.architectures.text.Spec` names it;
+    ``key`` is the configuration's key for it. The vocabulary, different tokens with 0 included, is
+    for ``hash``; a checkpoint has its own.
 
     Raises:
         ConfigError: there is no such tokenizer, or what it needs is missing.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.data import files
+from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.suggestions import nearest, similar
-from vertizo.data.category_text import decimal, in_seconds, spelt
+from vertizo.core.text.suggestions import nearest, similar
+from vertizo.data.tabular.category_text import decimal, in_seconds, spelt
 from vertizo.data.tabular.dates import WRITTEN, days
 from vertizo.data.tabular.frames import Place, row
 

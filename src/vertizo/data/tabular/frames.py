@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vertizo.core import digests
 from vertizo.core.errors import DataError
-from vertizo.core.suggestions import nearest_file
+from vertizo.core.text.suggestions import nearest_file
 from vertizo.data.tabular import excel
 from vertizo.data.tabular.csv_lines import (
     CsvFormat,

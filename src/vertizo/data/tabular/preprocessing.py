@@ -26,8 +26,8 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
-from vertizo.data import category_text
 from vertizo.data.splits import nearest
+from vertizo.data.tabular import category_text
 
 MOST_CATEGORIES = 1000
 """Most categories of one column; the rarest beyond them share code 0."""

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from vertizo.config import schema as configuration
 from vertizo.config.error_lines import explain, override
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.suggestions import nearest
+from vertizo.core.text import strict_json
+from vertizo.core.text.suggestions import nearest
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.attacks.base import Attack, why_several
 from vertizo.lab.attacks.choice import ATTACKS

@@ -21,10 +21,10 @@ from vertizo.cli.options import (
     complete_methods,
     option,
 )
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.messages import counted
-from vertizo.core.suggestions import nearest
+from vertizo.core.text import strict_json
+from vertizo.core.text.messages import counted
+from vertizo.core.text.suggestions import nearest
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from vertizo.cli.console import grid, room, say, show
 from vertizo.cli.log import errors
 from vertizo.cli.options import AsJson, option
-from vertizo.core import strict_json
+from vertizo.core.text import strict_json
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 Cover = Literal["labels", "features"]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from vertizo.cli.console import grid, live_bar, room, say, show
 from vertizo.cli.options import AsJson, Details, Settings, argument, complete_runs, option
-from vertizo.core import strict_json
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
     from vertizo.lab.audit.cases import Case

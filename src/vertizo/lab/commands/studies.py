@@ -31,10 +31,11 @@ from vertizo.cli.options import (
     complete_methods,
     option,
 )
-from vertizo.core import strict_json, system
+from vertizo.core import system
 from vertizo.core.errors import ConfigError
-from vertizo.core.messages import counted
 from vertizo.core.names import CONTROLS
+from vertizo.core.text import strict_json
+from vertizo.core.text.messages import counted
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def tune(
     if total_epsilon is not None and total_epsilon <= 0:
         raise ConfigError(f"--total-epsilon is {total_epsilon:g}; it must be above 0")
     from vertizo.config import schema
-    from vertizo.core.registry import short
+    from vertizo.core.plugins.registry import short
 
     chosen = schema.load(config, settings or [])
     folder = out or Path("runs") / f"tune-{chosen.data.title}-{short(chosen.method.name)}"

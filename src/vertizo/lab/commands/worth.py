@@ -9,7 +9,7 @@ from rich.console import Console
 
 from vertizo.cli.console import command_line, live_bar, print_table, resumable, say
 from vertizo.cli.options import AsJson, Settings, argument, option
-from vertizo.core import strict_json
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
     from vertizo.lab.comparison import Standing

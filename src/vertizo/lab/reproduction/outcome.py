@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vertizo.core import strict_json
+from vertizo.core.text import strict_json
 from vertizo.lab.comparison import mean_and_spread
 from vertizo.run.results import checkpoint
 

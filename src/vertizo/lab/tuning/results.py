@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from vertizo.core import strict_json
 from vertizo.core.errors import RunError
+from vertizo.core.text import strict_json
 from vertizo.core.version import VERSION
 from vertizo.lab.tuning.plan import Plan
 from vertizo.lab.tuning.privacy import Cost, cost_of

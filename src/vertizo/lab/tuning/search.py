@@ -22,8 +22,9 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.core import digests, strict_json
+from vertizo.core import digests
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.text import strict_json
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import check_jobs, share_done

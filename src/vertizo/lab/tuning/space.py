@@ -21,7 +21,7 @@ from vertizo.config.tree import Tree
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.core.options import Options
-from vertizo.core.suggestions import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.models.optimizers import Frozen
 from vertizo.run.loop.federation import Federation
 

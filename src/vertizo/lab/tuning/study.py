@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.lazy_import import Deferred
+from vertizo.core.plugins.lazy_import import Deferred
 from vertizo.core.randomness import Stream
 from vertizo.lab.tuning.space import Space
 from vertizo.lab.tuning.trial import STAGES, Ended, Objective, Outcome, Score, Watch

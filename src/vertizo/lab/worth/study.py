@@ -18,9 +18,9 @@ import numpy as np
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.names import Head
+from vertizo.core.text import strict_json
 from vertizo.data.vertical import VerticalData
 from vertizo.lab import comparison
 from vertizo.lab.comparison import Standing

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 
 from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
-from vertizo.core.messages import one_line
+from vertizo.core.text.messages import one_line
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes

@@ -34,7 +34,7 @@ from vertizo.core.errors import (
     VertizoError,
     WireError,
 )
-from vertizo.core.messages import one_line
+from vertizo.core.text.messages import one_line
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, Curve, cut, salted_hashes

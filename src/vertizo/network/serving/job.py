@@ -18,7 +18,7 @@ from vertizo.core.errors import ConfigError, RefusedError
 from vertizo.core.names import PRIVATE
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.data import party_table
+from vertizo.data.own_tables import party_table
 from vertizo.data.prepare import prepare
 from vertizo.data.record_split import ChosenRows
 from vertizo.data.vertical import VerticalData

@@ -40,7 +40,7 @@ from vertizo.core.errors import (
 )
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
-from vertizo.data import party_table
+from vertizo.data.own_tables import party_table
 from vertizo.data.prepare import prepare
 from vertizo.models.base import Model, copied
 from vertizo.network.serving import frames

@@ -23,8 +23,8 @@ from pathlib import Path
 from torch import Tensor
 
 from vertizo.core.errors import DataError, MalformedError, RefusedError
-from vertizo.core.messages import Alarm
 from vertizo.core.names import Head
+from vertizo.core.text.messages import Alarm
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular import frames as files

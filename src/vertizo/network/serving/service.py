@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from threading import Event, RLock
 
 from vertizo.core.errors import RefusedError, WireError
-from vertizo.core.messages import Alarm
+from vertizo.core.text.messages import Alarm
 from vertizo.core.version import VERSION
 from vertizo.network.serving import frames
 from vertizo.network.serving.options import ServeOptions

@@ -37,7 +37,7 @@ from vertizo.core.errors import (
     RunError,
     WireError,
 )
-from vertizo.core.messages import Alarm
+from vertizo.core.text.messages import Alarm
 from vertizo.network.serving import frames
 from vertizo.network.serving.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
 from vertizo.network.serving.frames import (

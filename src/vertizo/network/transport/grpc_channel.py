@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.messages import Alarm
 from vertizo.core.system import open_files
+from vertizo.core.text.messages import Alarm
 from vertizo.network.transport import versions
 from vertizo.network.transport.addresses import is_loopback, parsed, proxy_trouble
 from vertizo.network.transport.certificates import Credentials

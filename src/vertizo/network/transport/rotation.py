@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.messages import Alarm
+from vertizo.core.text.messages import Alarm
 from vertizo.network.transport.certificates import Credentials, date_text, files_of
 
 Stamp = tuple[tuple[int, int, int], ...]

@@ -28,8 +28,8 @@ from threading import Event
 
 from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.ops.agent.children import PROCESS, Children, Ended, end_left_over, left_by
+from vertizo.ops.agent.jobs.store import Job, Store
 from vertizo.ops.agent.launch import TAKEN
-from vertizo.ops.agent.store import Job, Store
 
 TICK = 0.2
 """Seconds between two looks at the jobs."""

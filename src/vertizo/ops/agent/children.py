@@ -15,7 +15,7 @@ from pathlib import Path
 from vertizo.config.environment import PREFIX
 from vertizo.core import system
 from vertizo.core.errors import RunError
-from vertizo.core.messages import one_line
+from vertizo.core.text.messages import one_line
 from vertizo.network.serving.store import RECORD
 from vertizo.ops.agent.launch import TAKEN
 from vertizo.ops.scoring import LOOKED_UP

@@ -13,19 +13,20 @@ from pathlib import Path
 from threading import Event, RLock
 
 from vertizo.core.errors import ConfigError, MalformedError, WireError
-from vertizo.core.messages import one_line
+from vertizo.core.text.messages import one_line
 from vertizo.network.serving import frames
 from vertizo.network.transport.base import Answer
 from vertizo.network.transport.certificates import Credentials
 from vertizo.network.transport.grpc import GrpcServer
 from vertizo.network.transport.rotation import Rotation
-from vertizo.ops.agent import messages, processes
+from vertizo.ops.agent import processes
 from vertizo.ops.agent.agent import LASTING, TOGETHER, Agent
 from vertizo.ops.agent.children import holder
-from vertizo.ops.agent.messages import Order, Orders, Rejection, Report
+from vertizo.ops.agent.jobs import messages
+from vertizo.ops.agent.jobs.messages import Order, Orders, Rejection, Report
+from vertizo.ops.agent.jobs.states import State, is_over
+from vertizo.ops.agent.jobs.store import HEARD_SECONDS, Job, Standing, Store
 from vertizo.ops.agent.options import LabelHolderAgent
-from vertizo.ops.agent.states import State, is_over
-from vertizo.ops.agent.store import HEARD_SECONDS, Job, Standing, Store
 
 GRACE_SECONDS = 10.0
 """Seconds for members to end after the label holder's process; then it is started again."""

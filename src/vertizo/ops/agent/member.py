@@ -8,20 +8,21 @@ from pathlib import Path
 from threading import Event, RLock
 
 from vertizo.core.errors import MalformedError, RefusedError, RunError, VertizoError, WireError
-from vertizo.core.messages import one_line
+from vertizo.core.text.messages import one_line
 from vertizo.network.serving import frames
 from vertizo.network.transport.base import Channel
 from vertizo.network.transport.certificates import Credentials
 from vertizo.network.transport.grpc_channel import GrpcChannel
 from vertizo.network.transport.rotation import Rotation
-from vertizo.ops.agent import messages, processes
+from vertizo.ops.agent import processes
 from vertizo.ops.agent.agent import Agent
 from vertizo.ops.agent.children import Ended
-from vertizo.ops.agent.messages import Order, Orders, Rejection, Report, Standing
+from vertizo.ops.agent.jobs import messages
+from vertizo.ops.agent.jobs.messages import Order, Orders, Rejection, Report, Standing
+from vertizo.ops.agent.jobs.states import State, is_over
+from vertizo.ops.agent.jobs.store import Job, Store
 from vertizo.ops.agent.options import MemberAgent
 from vertizo.ops.agent.policy import check_member
-from vertizo.ops.agent.states import State, is_over
-from vertizo.ops.agent.store import Job, Store
 
 EVERY_SECONDS = 1.0
 """Seconds between two reports."""

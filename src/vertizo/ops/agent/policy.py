@@ -14,9 +14,9 @@ from typing import Any
 
 from vertizo.core.errors import ConfigError, RefusedError, WireError
 from vertizo.network.serving import frames
-from vertizo.ops.agent.messages import Offer
+from vertizo.ops.agent.jobs.messages import Offer
+from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, Policy
-from vertizo.ops.agent.store import Store
 
 
 def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store) -> None:

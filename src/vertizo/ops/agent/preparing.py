@@ -19,11 +19,10 @@ from vertizo.core import system
 from vertizo.core.errors import ConfigError, RefusedError, RunError
 from vertizo.network.serving.options import ServeConfig
 from vertizo.ops.agent import processes
-from vertizo.ops.agent.job_file import JobOptions, load_job
-from vertizo.ops.agent.messages import LARGEST_SETTINGS, Offer
-from vertizo.ops.agent.options import Cover, LabelHolderAgent
+from vertizo.ops.agent.jobs.messages import LARGEST_SETTINGS, Offer
+from vertizo.ops.agent.jobs.store import Store
+from vertizo.ops.agent.options import Cover, JobOptions, LabelHolderAgent, load_job
 from vertizo.ops.agent.policy import check_label_holder
-from vertizo.ops.agent.store import Store
 from vertizo.ops.scoring.callers import KnownCallers
 from vertizo.run.results import checkpoint
 

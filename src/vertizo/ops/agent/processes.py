@@ -28,10 +28,10 @@ from vertizo.core.errors import RunError
 from vertizo.core.names import Head
 from vertizo.network.serving.terms import SECTIONS, TOLD
 from vertizo.ops.agent.children import SCORED
-from vertizo.ops.agent.messages import Offer
+from vertizo.ops.agent.jobs.messages import Offer
+from vertizo.ops.agent.jobs.store import Job, Store
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
 from vertizo.ops.agent.policy import settings_of
-from vertizo.ops.agent.store import Job, Store
 from vertizo.run.results import checkpoint
 
 CONFIG, COMMAND = "party.yaml", "command.json"

@@ -16,8 +16,8 @@ def agent(
     log_format: log.LogFormat = "text",
 ) -> None:
     """Run a party's jobs with the other parties' agents, until it is stopped."""
+    from vertizo.ops.agent.jobs.store import Store
     from vertizo.ops.agent.options import MemberAgent, load_agent
-    from vertizo.ops.agent.store import Store
 
     chosen = load_agent(config)
     errors = log.errors()

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from vertizo.cli.console import say
 from vertizo.cli.options import AsJson, Settings, argument, option
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:
+    from vertizo.ops.agent.jobs.states import State
+    from vertizo.ops.agent.jobs.store import Job, Store
     from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
-    from vertizo.ops.agent.states import State
-    from vertizo.ops.agent.store import Job, Store
 
 AgentFile = Annotated[
     Path, option("YAML file of this party's agent.", "FILE", "--agent", envvar="VERTIZO_AGENT")
@@ -109,8 +109,8 @@ def refuse(
 
 def _opened(path: Path, wanted: str = "") -> tuple[Any, Store]:
     """Load a party's file and open its jobs; ConfigError if the command is the other side's."""
+    from vertizo.ops.agent.jobs.store import Store
     from vertizo.ops.agent.options import load_agent
-    from vertizo.ops.agent.store import Store
 
     config: LabelHolderAgent | MemberAgent = load_agent(path)
     is_member = _is_member(config)
@@ -128,7 +128,7 @@ def _is_member(config: LabelHolderAgent | MemberAgent) -> bool:
 
 
 def _known(store: Store, name: str) -> Job:
-    from vertizo.core.suggestions import nearest
+    from vertizo.core.text.suggestions import nearest
 
     job = store.job(name)
     if job is None:
@@ -198,7 +198,7 @@ def _list(store: Store, found: list[Job], holds: bool) -> None:
 
 
 def _show(store: Store, job: Job, holds: bool) -> None:
-    from vertizo.ops.agent.states import MEANING
+    from vertizo.ops.agent.jobs.states import MEANING
 
     words = _described(store, job, holds)
     table = Table(box=None, pad_edge=False, show_header=False)

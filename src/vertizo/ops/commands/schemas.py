@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vertizo.cli.schema import generated
-from vertizo.ops.agent.job_file import JobOptions
-from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
+from vertizo.ops.agent.options import JobOptions, LabelHolderAgent, MemberAgent
 
 
 def agent() -> dict[str, Any]:

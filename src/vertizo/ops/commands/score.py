@@ -16,7 +16,7 @@ from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import Head
 
 if TYPE_CHECKING:
-    from vertizo.data.keyed import KeyedTable
+    from vertizo.data.own_tables.keyed import KeyedTable
     from vertizo.network.serving.options import JoinConfig, ServeConfig
 
 STOPPED = "stopped; the same command serves scores again"
@@ -161,7 +161,7 @@ def _keyed(
     notice: Callable[[str], None],
 ) -> KeyedTable:
     """Open the table in which a party's rows are found."""
-    from vertizo.data.keyed import keyed_table
+    from vertizo.data.own_tables.keyed import keyed_table
     from vertizo.data.tabular.csv_lines import CsvFormat
 
     if config.data.id is None:

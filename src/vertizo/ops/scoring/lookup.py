@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.core.messages import Alarm
-from vertizo.data.keyed import KeyedTable
+from vertizo.core.text.messages import Alarm
+from vertizo.data.own_tables.keyed import KeyedTable
 from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular.columns import Source, unknown
 from vertizo.data.tabular.preprocessing import Preprocessing

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from vertizo.core.errors import DataError
-from vertizo.data.keyed import KeyedTable
+from vertizo.data.own_tables.keyed import KeyedTable
 from vertizo.network.serving import frames
 from vertizo.network.serving.frames import Found, Ready, Want
 from vertizo.network.serving.options import JoinConfig

@@ -27,7 +27,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from vertizo.core.errors import ConfigError, DataError, RunError
-from vertizo.core.messages import Alarm
+from vertizo.core.text.messages import Alarm
 from vertizo.data.alignment import known_keys
 from vertizo.network.serving.options import ScoringOptions
 from vertizo.ops.scoring.callers import Caller, KnownCallers

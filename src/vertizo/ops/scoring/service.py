@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError, RefusedError, RunError, WireError
-from vertizo.core.messages import Alarm
 from vertizo.core.names import Head
-from vertizo.data.keyed import KeyedTable
+from vertizo.core.text.messages import Alarm
+from vertizo.data.own_tables.keyed import KeyedTable
 from vertizo.network.serving import frames
 from vertizo.network.serving.frames import Found, Hello, Ready, Want
 from vertizo.network.serving.options import ServeConfig

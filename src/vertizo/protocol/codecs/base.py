@@ -12,8 +12,8 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from vertizo.core.errors import MalformedError
-from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.protocol.codecs import packing
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vertizo.core.registry import Registry
+from vertizo.core.plugins.registry import Registry
 from vertizo.protocol.codecs.base import Codec
 
 _HERE = "vertizo.protocol.codecs"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
 from vertizo.protocol.codecs.base import Codec

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from vertizo.core.errors import MalformedError
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.protocol.codecs.base import Grouped, Scale, held, rows_of
 from vertizo.protocol.codecs.packing import Whole

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.protocol.codecs.base import check_size
 
 if TYPE_CHECKING:

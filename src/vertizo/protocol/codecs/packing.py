@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vertizo.core.errors import MalformedError
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

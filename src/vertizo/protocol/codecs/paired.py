@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.protocol.codecs.base import Scale, check_size, held
 from vertizo.protocol.codecs.catalog import RoundingCodec
 from vertizo.protocol.codecs.packing import pack_floats, unpack_floats

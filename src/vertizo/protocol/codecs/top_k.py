@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from vertizo.core.errors import MalformedError
-from vertizo.core.lazy_import import torch
 from vertizo.core.options import Options
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.protocol.codecs.base import check_size, rows_of
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.packing import pack, packed_size, unpack

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.protocol.codecs.base import Grouped, Scale
 from vertizo.protocol.codecs.packing import Whole
 

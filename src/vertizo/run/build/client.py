@@ -13,8 +13,8 @@ from functools import partial
 from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig, TableConfig
-from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
+from vertizo.config.sections.client import ClientConfig
 from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, PretrainName
@@ -25,8 +25,7 @@ from vertizo.models.base import Model
 from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
-from vertizo.party.augmentation import Augmentation
-from vertizo.party.batches import Batches
+from vertizo.party.batches import Augmentation, Batches
 from vertizo.party.client import ClientParty
 from vertizo.privacy.accounting.gaussian import mu_of
 from vertizo.privacy.noise.embedding import (

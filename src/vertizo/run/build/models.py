@@ -32,10 +32,11 @@ from torch.overrides import TorchFunctionMode
 from vertizo.config import architectures as kinds
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
-from vertizo.core.imports import load_object
 from vertizo.core.memory import available
+from vertizo.core.plugins.imports import load_object
 from vertizo.core.randomness import Stream
-from vertizo.models import networks, resnet, text
+from vertizo.models.architectures import networks, resnet, text
+from vertizo.models.architectures.tuning import tuned
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model, Points, Where
 from vertizo.models.encoded import EncodedModel
@@ -44,7 +45,6 @@ from vertizo.models.parts import first_line, materialised, other_in_training, us
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
 from vertizo.models.recordwise import RecordwiseModel
 from vertizo.models.torch import TorchModel, rejects_single_record, wrap
-from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build import placement

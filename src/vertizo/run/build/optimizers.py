@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vertizo.config.optimizer import OptimizerConfig
-from vertizo.config.regularizer import GivenConfig, L2Config
+from vertizo.config.sections.optimizer import OptimizerConfig
+from vertizo.config.sections.regularizer import GivenConfig, L2Config
 from vertizo.core.errors import ConfigError
-from vertizo.core.imports import load_object
+from vertizo.core.plugins.imports import load_object
 from vertizo.models.optimizers import Adam, Decay, Optimizer, Penalty, Sgd
 from vertizo.zeroth_order.penalties import GivenPenalty, KnownPenalty
 

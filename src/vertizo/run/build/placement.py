@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vertizo.config.client import ClientConfig
 from vertizo.config.schema import ExperimentConfig
-from vertizo.config.server import ServerConfig
+from vertizo.config.sections.client import ClientConfig
+from vertizo.config.sections.server import ServerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.methods.base import Method
 from vertizo.models.base import Model, Where

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vertizo.core import digests, strict_json
+from vertizo.core import digests
 from vertizo.core.errors import RunError, UserError
+from vertizo.core.text import strict_json
 from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.estimators.settings import plain
 from vertizo.run.results import checkpoint

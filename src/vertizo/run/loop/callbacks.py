@@ -25,8 +25,8 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.registry import short
-from vertizo.core.suggestions import nearest
+from vertizo.core.plugins.registry import short
+from vertizo.core.text.suggestions import nearest
 
 
 @dataclass(frozen=True)

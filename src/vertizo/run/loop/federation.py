@@ -12,7 +12,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
-from vertizo.core.suggestions import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
 from vertizo.privacy.accounting import guarantee

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
-from vertizo.config.links import Links
 from vertizo.config.schema import SimulationConfig
+from vertizo.config.sections.links import Links
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
 from vertizo.party.client import ClientParty

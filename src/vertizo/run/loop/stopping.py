@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vertizo.config.early_stopping import EarlyStopping
+from vertizo.config.sections.early_stopping import EarlyStopping
 from vertizo.core.state import Stateful
 from vertizo.party.metrics import quality
 

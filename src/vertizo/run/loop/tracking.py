@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import strict_json
 from vertizo.core.errors import ConfigError
-from vertizo.core.registry import Registry
+from vertizo.core.plugins.registry import Registry
+from vertizo.core.text import strict_json
 from vertizo.run.loop.callbacks import Callback, Listeners, Tracked, named
 from vertizo.run.loop.callbacks import check as check_callback
 

@@ -18,7 +18,7 @@ import safetensors
 
 from vertizo.core import digests, system
 from vertizo.core.errors import RunError, UserError
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:

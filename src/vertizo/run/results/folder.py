@@ -28,8 +28,9 @@ from uuid import uuid4
 
 from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core import digests, strict_json, system
+from vertizo.core import digests, system
 from vertizo.core.errors import DataError, RunError
+from vertizo.core.text import strict_json
 from vertizo.data.prepared import Preparation
 from vertizo.run.results import checkpoint, provenance
 

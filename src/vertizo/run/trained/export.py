@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.suggestions import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.models.base import Model
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.linear_stack import LinearStack
+from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.parts import first_line
 from vertizo.models.pretrained import Pretrained
 from vertizo.models.torch import TorchModel

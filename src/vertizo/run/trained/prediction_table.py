@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError, RunError
-from vertizo.data.category_text import in_seconds
+from vertizo.data.tabular.category_text import in_seconds
 from vertizo.data.tabular.columns import unlike
 from vertizo.models.losses import MultiLabel, Regression, Task
 from vertizo.run.results import checkpoint

@@ -34,10 +34,10 @@ class Tuning:
 def tuned(module: nn.Module, tuning: Tuning) -> nn.Module:
     """Set ``requires_grad`` in a module as ``tuning`` says, and turn off dropout in frozen blocks.
 
-    The module is one of `vertizo.models.text`: its children ``words``, ``blocks`` and ``head`` are
-    the embedding layer, the attention blocks and the linear layers behind, where it has them.
-    ``bias`` is BitFit (Ben Zaken et al., 2022), ``lora`` is LoRA (Hu et al., 2022). ConfigError
-    where there are fewer than ``last_blocks`` blocks.
+    The module is one of `vertizo.models.architectures.text`: its children ``words``, ``blocks`` and
+    ``head`` are the embedding layer, the attention blocks and the linear layers behind, where it
+    has them. ``bias`` is BitFit (Ben Zaken et al., 2022), ``lora`` is LoRA (Hu et al., 2022).
+    ConfigError where there are fewer than ``last_blocks`` blocks.
     """
     module.requires_grad_(False)
     reached = [] if tuning.part == "head" else _reached(module, tuning.last_blocks)

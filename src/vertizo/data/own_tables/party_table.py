@@ -27,7 +27,7 @@ from vertizo.data.alignment import (
 )
 from vertizo.data.labels import labels_of
 from vertizo.data.options import DataConfig
-from vertizo.data.own_table import OwnTable
+from vertizo.data.own_tables.own_table import OwnTable
 from vertizo.data.prepared import Preparation
 from vertizo.data.record_split import (
     AT_RANDOM,

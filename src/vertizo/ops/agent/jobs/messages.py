@@ -15,8 +15,8 @@ import msgspec
 
 from vertizo.core.errors import MalformedError
 from vertizo.network.serving import frames
+from vertizo.ops.agent.jobs.states import State
 from vertizo.ops.agent.options import JOB_NAME, Cover, Kind
-from vertizo.ops.agent.states import State
 
 PROTOCOL = 2
 MAGIC = b"VA"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from vertizo.core.errors import ConfigError, DataError, UserError
-from vertizo.core.messages import Alarm
 from vertizo.core.system import file_mark
+from vertizo.core.text.messages import Alarm
 from vertizo.data.alignment import keys_of, known_keys
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import Source

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from vertizo.config import architectures as kinds
-from vertizo.config.optimizer import OptimizerConfig
+from vertizo.config.sections.optimizer import OptimizerConfig
 from vertizo.core.names import HeadName, Join, LawName, Precision, UpdateName
 from vertizo.core.options import Options, within
 from vertizo.privacy.options import MAGNITUDES, RATES

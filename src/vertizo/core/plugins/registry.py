@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.imports import load_object
 from vertizo.core.options import Chosen, Options, chosen_by
-from vertizo.core.suggestions import nearest
+from vertizo.core.plugins.imports import load_object
+from vertizo.core.text.suggestions import nearest
 
 T = TypeVar("T")
 

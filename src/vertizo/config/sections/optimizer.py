@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from vertizo.config.regularizer import L2Config, RegularizerConfig
+from vertizo.config.sections.regularizer import L2Config, RegularizerConfig
 from vertizo.core.options import Options
 
 Share = Annotated[float, Field(gt=0, lt=1)]

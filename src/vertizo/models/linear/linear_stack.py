@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vertizo.core import kernels
 from vertizo.core.kernels import plain_products
-from vertizo.core.lazy_import import torch
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.models.base import (
     AT_ONCE,
     DifferentiableModel,
@@ -35,7 +35,7 @@ from vertizo.models.base import (
 Numbers = NDArray[np.float32]
 LARGE = 1 << 20
 """Weights of a layer beyond which products are PyTorch's: as fast where no cache holds the weights,
-and the ones of `vertizo.models.blockwise`, whose buffers they share."""
+and the ones of `vertizo.models.linear.blockwise`, whose buffers they share."""
 EVERY: NDArray[np.int64] = np.empty(0, np.int64)
 """IDs that stand for all rows of an array, in order."""
 EVERY_ROW = slice(None)

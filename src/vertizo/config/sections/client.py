@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from vertizo.config import architectures as kinds
-from vertizo.config.optimizer import OptimizerConfig
+from vertizo.config.sections.optimizer import OptimizerConfig
 from vertizo.core.names import Precision, PretrainName
 from vertizo.core.options import Options
 

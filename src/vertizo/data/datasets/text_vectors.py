@@ -20,8 +20,8 @@ from torch import Tensor
 
 from vertizo.core import digests
 from vertizo.core.errors import DataError
-from vertizo.data import files
-from vertizo.models import text
+from vertizo.data.datasets import files
+from vertizo.models.architectures import text
 from vertizo.protocol.messages import Purpose
 
 TOKENS_AT_ONCE = 4096

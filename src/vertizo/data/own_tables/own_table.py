@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from vertizo.core.names import Encoding
 from vertizo.core.options import Options
-from vertizo.data.column_options import Bound, check_bounds, check_categories, check_uses
 from vertizo.data.options import Category, Delimiter
+from vertizo.data.tabular.column_options import Bound, check_bounds, check_categories, check_uses
 
 
 class OwnTable(Options):

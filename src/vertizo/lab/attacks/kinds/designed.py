@@ -10,7 +10,7 @@ as the embedding's bound and float32 go; all others get zeros at both points, an
   outputs that put its slope at −C for half of the classes and at +C for the others.
 * VFL-CZOFO's slopes: so few records a query that its q equations determine all their gradients.
 * Tangents: each of the K numbers by itself as a scalar, of as many records as digits fit; with
-  noise one record each (`vertizo.lab.attacks.designed_tangents`).
+  noise one record each (`vertizo.lab.attacks.kinds.designed_tangents`).
 * First order: the reply is the answer, whatever was sent.
 """
 
@@ -27,11 +27,12 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.lab.attacks import arena, designed_tangents
+from vertizo.lab.attacks import arena
 from vertizo.lab.attacks.adversaries import CuriousClient, Public
 from vertizo.lab.attacks.base import Attack
-from vertizo.lab.attacks.direct import lowest, why_no_intruder
 from vertizo.lab.attacks.estimates import kind, slopes
+from vertizo.lab.attacks.kinds import designed_tangents
+from vertizo.lab.attacks.kinds.direct import lowest, why_no_intruder
 from vertizo.lab.attacks.malicious_clients import ChosenBatches, Intruder
 from vertizo.lab.attacks.scores import Guesses, Measurement
 from vertizo.lab.attacks.transcript import Exchange

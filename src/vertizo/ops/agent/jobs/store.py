@@ -19,10 +19,10 @@ from typing import Any
 
 from vertizo.core import system
 from vertizo.core.errors import RunError
-from vertizo.ops.agent import messages, row_digests
-from vertizo.ops.agent.messages import Offer
-from vertizo.ops.agent.row_digests import Table
-from vertizo.ops.agent.states import ENDS, State, before, is_over
+from vertizo.ops.agent.jobs import messages, row_digests
+from vertizo.ops.agent.jobs.messages import Offer
+from vertizo.ops.agent.jobs.row_digests import Table
+from vertizo.ops.agent.jobs.states import ENDS, State, before, is_over
 from vertizo.run.results import checkpoint
 
 VERSION = 3

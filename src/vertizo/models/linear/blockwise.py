@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vertizo.core.lazy_import import torch
-from vertizo.models.linear_stack import LinearStack
+from vertizo.core.plugins.lazy_import import torch
+from vertizo.models.linear.linear_stack import LinearStack
 
 if TYPE_CHECKING:
     from torch import Tensor

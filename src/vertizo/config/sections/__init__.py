@@ -1,0 +1,1 @@
+"""Sections of the configuration that have a file of their own."""

@@ -1,0 +1,1 @@
+"""What is imported by its name: plug-ins, wings, heavy packages, former paths."""

@@ -1,0 +1,1 @@
+"""Words for people: lines of a job, names that may have been meant, strict JSON."""

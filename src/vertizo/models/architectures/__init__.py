@@ -1,0 +1,1 @@
+"""Networks by name, as plain modules: the papers', ResNet-18, transformers."""
