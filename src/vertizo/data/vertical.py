@@ -91,7 +91,7 @@ class VerticalData:
 
     @property
     def positive(self) -> str | None:
-        """The name of the positive one of two classes; None for other tasks."""
+        """Name of the positive class, of two or of several labels; None for other tasks."""
         if isinstance(self.task, MultiLabel):
             return self.class_names[1] if self.class_names else None
         if not isinstance(self.task, Classification) or self.task.outputs != 2:
