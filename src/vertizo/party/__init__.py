@@ -4,7 +4,7 @@
 `checks.py` the checks of what arrives, `table.py` the server's embeddings, `private_updates.py` its
 training under noise, `final_head.py` the head that it fits on raw labels.
 
-A party puts together a half of a method, a model, its data, a codec and, at the server, the privacy
+A party is made of its side of a method, a model, its data, a codec and, at the server, the privacy
 plan: each may be exchanged. What never changes: a party changes nothing until all checks have
 passed, and refuses with a `RefusedError` or a `WireError`; a repeated query gets the same reply and
 is charged once; and no party owns a clock, a socket or a thread: a driver (the simulator, or a
