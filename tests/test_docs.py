@@ -221,12 +221,13 @@ def test_keys_in_sentences_exist() -> None:
 
 
 def test_files_that_the_architecture_names_exist() -> None:
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", text)
-    assert len(named) > 50
-    for path in named:
-        there = [*ROOT.glob(path), *PACKAGE.glob(path), *PACKAGE.glob(f"*/{path}")]
-        assert there, path
+    pages = {page: page.read_text(encoding="utf-8") for page in DOCS.glob("architecture*.md")}
+    assert len(pages) == 4
+    for page, text in pages.items():
+        named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?|[a-z_]+\.py)`", text)
+        assert len(named) > 10, page.name
+        for path in named:
+            assert [*ROOT.glob(path), *PACKAGE.rglob(path), *ROOT.glob(f"tests/**/{path}")], path
 
 
 def test_code_and_tests_that_pages_name_exist() -> None:

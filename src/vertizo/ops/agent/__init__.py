@@ -14,8 +14,8 @@
 `member`           a member's agent
 =================  ==============================================================================
 
-States and messages change at all parties together (``PROTOCOL`` in `jobs.messages`, ``VERSION``
-in `jobs.store`). What never changes: nothing that an agent needs is only in its memory, so that it may be
-killed at any moment; a job runs only if each party's own policy allows it; members hear no line
+States and messages change at all parties together (``PROTOCOL`` in `jobs.messages`, ``VERSION`` in
+`jobs.store`). What never changes: nothing that an agent needs is only in its memory, so that it may
+be killed at any moment; a job runs only if each party's own policy allows it; members hear no line
 that may depend on labels; and no folder of a job ever has two processes.
 """
