@@ -94,7 +94,7 @@ class EmbeddingTable(Stateful):
     def ages(self, ids: Tensor, round_: int) -> tuple[Scalar, int, Scalar]:
         """Ages of the other clients' entries of those records, in rounds: sum, count and largest.
 
-        The entry of the client that asked was stored in this round.
+        The client that asked has stored its entry in this round, so that its age, 0, is left out.
         """
         if self.is_on_card:
             now = self.here(torch.as_tensor(round_, dtype=torch.int32))

@@ -240,8 +240,8 @@ def _releases(party: ServerParty) -> Releases:
 def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> None:
     """Raise RunError for a new job whose records another ledger or label file is for already.
 
-    This check is early, so that no folder is left behind; making the file checks again once members
-    are ready. The error names the other file.
+    This check is early, so that no folder is left behind. The ledger checks once more when it is
+    made, which is after all members are ready. The error names the other file.
     """
     privacy = config.privacy
     exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"

@@ -84,7 +84,7 @@ class GridCorrection:
     def epsilon(self, gaussian: Callable[[float], float], delta: float) -> float:
         """ε of the discrete noise at δ; ``gaussian`` is ε at a given δ if the noise were Gaussian.
 
-        ConfigError: the grid is too coarse for so many numbers to be bounded.
+        ConfigError: noise on so coarse a grid has no bound for so many released numbers.
         """
         fraction("delta", delta)
         left = delta * (1 - TAIL_SHARE) * math.exp(-self._alpha)

@@ -48,7 +48,11 @@ class Witness:
         self._slot = 0
 
     def check_apart(self, ledger: Path) -> None:
-        """Raise RunError if the witness would lie beside the ledger, and be put back with it."""
+        """Raise RunError if the witness would lie in the ledger's folder.
+
+        Whoever puts a backup of that folder back would put an old witness back with an old ledger,
+        and nothing would tell.
+        """
         if self.path.parent.resolve() == ledger.parent.resolve():
             raise RunError(
                 f"{self.path.parent} holds the ledger; its witness must be kept in another folder, "
