@@ -40,6 +40,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_the_packages_folder_is_the_whole_package() -> None:
+    """Wherever in it the module that asks is: or else no run would name its commit."""
+    assert (provenance.CODE / "py.typed").is_file()
+    assert (provenance.CODE / "__main__.py").is_file()
+
+
 def test_a_commit_is_of_the_package_s_own_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

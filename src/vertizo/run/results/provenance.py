@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import vertizo
 from vertizo.core import kernels
 from vertizo.core.digests import sha256_of as of_file
 from vertizo.core.errors import DataError
@@ -29,7 +30,7 @@ PACKAGES = ("torch", "numpy", "scipy", "cryptography", "grpcio")
 """Packages that randomness, numbers and messages depend on."""
 _KINDS = {"cpu family": "family", "model": "model"}
 """Linux's name of a fact about the processor → our word."""
-CODE = Path(__file__).parents[1]
+CODE = Path(vertizo.__file__).parent
 """The package's own folder."""
 
 
