@@ -1,4 +1,4 @@
-"""Addresses of parties, ``host:port``, and the proxies of the environment on the way to them."""
+"""Parse party addresses of the form ``host:port``, and explain failures of HTTP proxies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ PORT = re.compile(r"[0-9]{1,5}")
 
 
 def parsed(text: str, *, reached: bool) -> tuple[str, int]:
-    """Host, without brackets, and port; port 0, of any that is free, is none to be ``reached``.
+    """Split an address into its host, without brackets, and its port.
+
+    Port 0 (any free port) is allowed for listening only; not for an address to be ``reached``.
 
     Raises:
         ValueError: one line that names the address and what would be right.
@@ -55,7 +57,7 @@ def parsed(text: str, *, reached: bool) -> tuple[str, int]:
 
 
 def _without(text: str, part: str, rest: str) -> tuple[str, int]:
-    """Refuse an address for a part of it; what it would be without it is said if that is one."""
+    """Raise a `ValueError` for a superfluous part; suggest the address without it if valid."""
     try:
         parsed(rest, reached=True)
     except ValueError:
@@ -70,7 +72,7 @@ def _is_ip(host: str, version: int) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, without brackets, is this machine by its name alone."""
+    """Whether a host, without brackets, is ``localhost`` or a loopback IP address."""
     if host.lower().removesuffix(".") == "localhost":
         return True
     with suppress(ValueError):
@@ -80,19 +82,20 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-# gRPC takes a proxy from the first of these that is set, unless no_proxy names the server: by the
-# end of its name, or an IP address by a network it is in. Capitals it does not read.
+# gRPC takes its proxy from the first of these variables that is set, unless no_proxy names the
+# server: by the end of its host name, or by a network that holds its IP address. gRPC does not read
+# the variables in capitals.
 
 VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 DENIED = re.compile(r"HTTP proxy returned response code (\d+)")
 TRIED = re.compile(r"ipv[46]:(\S+):(\d+): ")
 UNKNOWN_NAME = re.compile(r"errors resolving (\S+): ")
 LASTING = ("400", "401", "403", "405", "407", "501")
-"""Answers of a proxy that another try does not change."""
+"""HTTP status codes with which a proxy refuses for good; another try does not change them."""
 
 
 def proxies() -> Iterator[tuple[str, str, int]]:
-    """Variable, host and port of each proxy that the environment names for gRPC."""
+    """Yield the variable, host and port of each proxy that the environment sets for gRPC."""
     for variable in VARIABLES:
         with suppress(ValueError):  # no port: gRPC does not use it
             parts = urlsplit(os.environ.get(variable, ""))
@@ -103,10 +106,11 @@ def proxies() -> Iterator[tuple[str, str, int]]:
 def proxy_trouble(
     details: str, why: str, server: str
 ) -> tuple[Literal["dead", "denied", "waits"], str] | None:
-    """What a proxy did, and a line, if gRPC's words say that one failed; else None.
+    """Classify gRPC's error text as a failure of a proxy, with a line for people; else None.
 
-    dead: it cannot be reached. denied: it does not connect us. waits: it finds nobody there.
-    ``why`` is what else would be said of them. A password in a variable is not repeated.
+    dead: the proxy cannot be reached. denied: it refuses to connect to the server. waits: it finds
+    nobody at the server's address, which may pass. ``why`` is the reason that is reported where no
+    proxy is involved. A password in a variable is not repeated.
     """
     denied, tried = DENIED.search(details), TRIED.search(details)
     unknown = UNKNOWN_NAME.search(details)
@@ -129,7 +133,7 @@ def proxy_trouble(
 
 
 def _ip(text: str) -> str:
-    """An IP address as gRPC writes it, in its usual form."""
+    """Convert an IP address from the form in gRPC's error texts to its usual form."""
     return text.replace("%5B", "").replace("%5D", "").strip("[]").partition("%25")[0]
 
 

@@ -1,6 +1,6 @@
-"""A test authority: certificates for parties that try the network, or that trust one of them.
+"""A test certificate authority: issues certificates for trials, or where all trust its owner.
 
-Organisations have authorities of their own and make the same three files with those.
+Organisations with an authority of their own make the same three files with that.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from vertizo.network.transport.certificates import (
 FOLDER = "authority"
 AUTHORITY_DAYS = 3650
 EARLIER = timedelta(hours=1)
-"""New certificates hold from so long ago, because clocks differ."""
+"""New certificates are valid from this long before they are made, because clocks differ."""
 Signer = tuple[Certificate, ec.EllipticCurvePrivateKey]
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate that was just made."""
+    """A certificate that was just issued."""
 
     name: str
-    """The party's."""
+    """The party's name."""
     hosts: tuple[str, ...]
-    """Host names and addresses that it may serve under; none for a member."""
+    """Host names and IP addresses that the party may serve under; empty for a member."""
     expires: datetime
     folder: Path
-    """Where it lies, to be handed to the party."""
+    """The folder with the party's three files, to be handed to the party."""
 
 
 def issue(
@@ -67,11 +67,12 @@ def issue(
 ) -> list[Issued]:
     """Make a folder of credentials for each party, under a test authority in ``folder/authority``.
 
-    An authority that is already there is used again, and no party is ever overwritten. Members
-    reach the server under ``hosts``; without any, on this machine alone. No server adds members.
+    An existing authority is used again; an existing party's folder is never overwritten. Members
+    reach the server under ``hosts``, or, without any, on this machine alone. With ``server`` None
+    only members' certificates are made.
 
     Raises:
-        ConfigError: a name that is no good or was used, or an authority that cannot be used.
+        ConfigError: a name is invalid or taken, or the authority cannot be used.
     """
     now = datetime.now(UTC) if now is None else now
     names = [*([] if server is None else [server]), *members]
@@ -92,7 +93,7 @@ def issue(
 def _check_wishes(
     folder: Path, names: list[str], server: str | None, hosts: Sequence[str], days: int
 ) -> None:
-    """Raise a `ConfigError` for what cannot be made, before anything is."""
+    """Raise a `ConfigError` for arguments that cannot be met, before any file is written."""
     if not names:
         raise ConfigError("no party was named; name the server, or members, or both")
     if days < 1:
@@ -128,7 +129,7 @@ def _is_address(host: str) -> bool:
 
 
 def _authority(folder: Path, now: datetime) -> Signer:
-    """The folder's authority, made if there is none."""
+    """Load the folder's authority, or make one if there is none."""
     place = folder / FOLDER
     if not place.exists():
         ends = now + timedelta(days=AUTHORITY_DAYS)
@@ -149,7 +150,10 @@ def _certificate(
     ends: datetime,
     hosts: tuple[str, ...] = (),
 ) -> Signer:
-    """A server's certificate (which has hosts), a member's, or without one above an authority's."""
+    """Make a key and its certificate: a server's (with ``hosts``), a member's, or an authority's.
+
+    Without ``authority`` the certificate signs itself and may sign others.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signs = authority is None
@@ -195,7 +199,7 @@ def _pem(made: Certificate | ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _store(folder: Path, name: str, files: dict[str, bytes]) -> Path:
-    """Write a party's folder as a whole, or not at all; keys are for the owner's eyes only."""
+    """Write a party's folder atomically; only the owner may read the key file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))

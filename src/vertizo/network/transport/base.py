@@ -1,9 +1,9 @@
-"""All that a network is to the parties: a member asks with bytes and is answered with bytes.
+"""The transport interface: a member asks with bytes, and a service answers with bytes.
 
-What carries the bytes (`vertizo.network.transport.grpc`, `vertizo.ops.flare.job`) vouches for who
-asks and knows nothing of what is said. Every ask may be made again, byte for byte, as often as need
-be, after a cut connection or a restart of either side: a service answers it anew and does nothing
-twice. So a channel's whole duty is to repeat an ask until there is an answer.
+A transport (`vertizo.network.transport.grpc`, `vertizo.ops.flare.job`) authenticates the member and
+does not look into the bytes. An ask may be repeated, byte for byte, as often as needed after a cut
+connection or a restart of either side: the service answers it anew and does nothing twice. So a
+channel's whole duty is to repeat an ask until there is an answer.
 """
 
 from __future__ import annotations
@@ -12,45 +12,47 @@ from collections.abc import Callable
 from typing import Protocol
 
 Answer = Callable[[bytes], None]
-"""Takes the answer to one ask, at most once, from any thread; too late is ignored."""
+"""Callback that takes the answer to one ask, at most once, from any thread; late ones are ignored.
+"""
 
 Rest = Callable[[], None]
-"""What a service has left to do once answers have left; for whoever carries them to call."""
+"""Work that a service leaves for after its answers are sent; the transport calls it."""
 
 
 class Service(Protocol):
-    """What members ask: one process, at the label holder."""
+    """The label holder's process, which answers what members ask."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Who may ask."""
+        """Names of the members that may ask."""
 
     @property
     def largest_ask(self) -> int:
-        """Bytes of the longest ask that could make sense; longer ones need not be read."""
+        """Length in bytes of the longest valid ask; a transport need not read longer ones."""
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
-        """Take in an ask of a member, and call ``answer`` now or later, from whatever thread.
+        """Accept a member's ask, and call ``answer`` now or later, from any thread.
 
-        What is returned is called once the answers that were given have left, so that they do not
-        wait for it. Where nobody calls it, the next ask begins with it.
+        The transport calls the returned function once the answers so far are sent, so that they
+        do not wait for it. If it was not called, the next ask begins with it.
 
-        A member has one open ask at most: a new one takes the place of the last, which is never
-        answered. What is wrong with an ask is said in the answer; nothing is raised for it.
+        A member has at most one open ask: a new one replaces the last, which is never answered. An
+        invalid ask gets an answer that says what is wrong; nothing is raised for it.
         """
 
     def gone(self, member: str) -> None:
-        """A member's connection was lost, or closed; its open ask will not be answered."""
+        """Record that a member's connection ended; its open ask will not be answered."""
 
 
 class Channel(Protocol):
-    """A member's way to the service."""
+    """A member's connection to the service."""
 
     def ask(self, frame: bytes) -> bytes:
-        """The answer to an ask, which is repeated until there is one.
+        """Send an ask, repeat it until it is answered, and return the answer.
 
-        RunError where it is refused for good, or nobody answered for longer than agreed.
+        Raises:
+            RunError: the ask is refused for good, or nobody answered for longer than agreed.
         """
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""

@@ -1,4 +1,4 @@
-"""Who a party is on the network: its certificate and key, and the authority that vouches for all.
+"""Load and check a party's credentials: its certificate, its key and the trusted authority.
 
 A party's folder holds ``authority.pem``, ``certificate.pem`` and ``key.pem``, made by its own
 organisation or by `vertizo.network.transport.authority`; or it is a start-up kit of NVIDIA FLARE.
@@ -36,22 +36,22 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """A party's certificate, with what is needed to show it and to check others'; all in PEM."""
+    """A party's certificate, its key and the authority that it trusts; all in PEM."""
 
     authority: bytes = field(repr=False)
-    """Whom this party trusts to vouch for the others."""
+    """Certificate of the authority that signed the other parties' certificates."""
     certificate: bytes = field(repr=False)
-    """The party's, and those between it and the authority."""
+    """The party's certificate, followed by those between it and the authority."""
     key: bytes = field(repr=False)
-    """Private, not encrypted."""
+    """The private key, not encrypted."""
     name: str
-    """The party's, the common name of the certificate."""
+    """The party's name: the common name of its certificate."""
     expires: datetime
-    """When the first certificate on the way to the authority runs out."""
+    """Earliest expiry of the certificates on the path to the authority."""
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
-        """What a folder of ``vertizo certs``, or a start-up kit of NVIDIA FLARE, holds.
+        """Load a folder made by ``vertizo certs``, or a start-up kit of NVIDIA FLARE.
 
         Raises:
             ConfigError: a file is missing, is no PEM, or does not go with the others; or the
@@ -75,7 +75,7 @@ class Credentials:
         )
 
     def check_use(self, serving: bool) -> None:
-        """ConfigError where the certificate was made for the other use only."""
+        """Raise a `ConfigError` if the certificate may not be used as a server's or a member's."""
         extensions = load_pem_x509_certificates(self.certificate)[0].extensions
         try:
             uses = extensions.get_extension_for_class(ExtendedKeyUsage).value
@@ -90,7 +90,11 @@ class Credentials:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The authority's file, the certificate's and the key's, in whichever layout they lie."""
+    """Find the files of authority, certificate and key, in any of `LAYOUTS`.
+
+    Raises:
+        ConfigError: the folder or one of the files is missing.
+    """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name the one with {CERTIFICATE} and {KEY}")
     for place in (folder, folder / "startup"):
@@ -109,7 +113,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def read(file: Path) -> bytes:
-    """A file's bytes, or a `ConfigError` that names it."""
+    """Read a file's bytes; raise a `ConfigError` that names it if that fails."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -117,7 +121,7 @@ def read(file: Path) -> bytes:
 
 
 def certificates(file: Path, pem: bytes) -> list[Certificate]:
-    """The certificates in PEM, at least one; a `ConfigError` where they cannot be read."""
+    """Parse the certificates in PEM, at least one; raise a `ConfigError` if that fails."""
     try:
         return load_pem_x509_certificates(pem)
     except ValueError:
@@ -127,7 +131,11 @@ def certificates(file: Path, pem: bytes) -> list[Certificate]:
 
 
 def private_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> PrivateKeyTypes:
-    """The private key of a certificate; ConfigError if it is another's, encrypted, or no key."""
+    """Parse the private key of a certificate.
+
+    Raises:
+        ConfigError: the key is encrypted, is no key, or belongs to another certificate than ``of``.
+    """
     try:
         key = load_pem_private_key(pem, None)
     except TypeError:
@@ -142,9 +150,12 @@ def private_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> P
 def path_to(
     trusted: list[Certificate], chain: list[Certificate], files: Sequence[Path]
 ) -> list[Certificate]:
-    """The certificates from the party's own up to an authority's; ConfigError if there is no way.
+    """Build the chain of certificates from the party's own up to a trusted authority's.
 
-    ``files`` are the authority's and the party's.
+    ``files`` are the authority's file and the party's, for the message.
+
+    Raises:
+        ConfigError: no chain leads to a trusted authority.
     """
     path, others = chain[:1], chain[1:]
     while True:
@@ -171,7 +182,7 @@ def _signed(certificate: Certificate, by: Certificate) -> bool:
 
 
 def check_dates(file: Path, certificate: Certificate, now: datetime) -> None:
-    """Raise a `ConfigError` unless a certificate holds at that time."""
+    """Raise a `ConfigError` unless a certificate is valid at the time ``now``."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {date_text(now)}"
     if now > ends:
@@ -185,12 +196,12 @@ def check_dates(file: Path, certificate: Certificate, now: datetime) -> None:
 
 
 def date_text(time: datetime) -> str:
-    """A date and time as people read it."""
+    """Format a date and time for people, in UTC."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def common_name(file: Path, certificate: Certificate) -> str:
-    """The party's name; ConfigError unless there is one."""
+    """Return a certificate's common name; raise a `ConfigError` unless it has exactly one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1 or not names[0].value:
         raise ConfigError(
@@ -200,6 +211,6 @@ def common_name(file: Path, certificate: Certificate) -> str:
 
 
 def common_name_of(certificate: Certificate) -> str:
-    """The name for people, of whatever certificate: its common name, or all that it says."""
+    """Name any certificate for people: by its common name, or else by its whole subject."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else certificate.subject.rfc4514_string()

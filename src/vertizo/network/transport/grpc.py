@@ -1,9 +1,9 @@
-"""The network between organisations: gRPC streams under mutual TLS.
+"""A gRPC transport between organisations: one stream for each member, under mutual TLS.
 
 A member opens one stream to the label holder and keeps it. One message up is one ask, one message
 down its answer, as they are: there is no other encoding. The name in the member's certificate says
-who asks. When a stream breaks, the member opens another and asks the same again; so
-`GrpcChannel` sees to it on its side, and `GrpcServer` ends the stream that was left behind.
+who asks. When a stream breaks, `GrpcChannel` opens another and repeats the ask, and `GrpcServer`
+ends the stream that was left behind.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from vertizo.network.transport.job_id import JobId
 __all__ = ["GrpcChannel", "GrpcServer"]
 
 CLOSING_SECONDS = 2.0
-"""For answers that are being written when the server closes."""
+"""Seconds that the server gives answers which are being written when it closes."""
 CLOSING = "the server is closing"
 LARGEST = 2**31 - 1
-"""Bytes of a message of gRPC."""
+"""Largest size of a gRPC message in bytes."""
 log = logging.getLogger("vertizo.network")
 Ended = tuple[Any, str]
-"""gRPC's status with which a stream ends, and its line."""
+"""The gRPC status code with which a stream ends, and a line that explains it."""
 
 
 class GrpcServer:
-    """Answers members' asks out of a service, in a thread of its own, while it is entered.
+    """A gRPC server that passes members' asks to a service; a context manager with its own thread.
 
     Args:
-        service: whose ``ask`` is called in the server's thread.
+        service: the service; its ``ask`` is called in the server's thread.
         listen: host and port; port 0 is any free one.
-        credentials: the label holder's.
-        rate: asks of one member in a second, on average, with a burst of a second's; without it,
-            as many as are answered. Members above it wait.
-        latest: what is shown to those who connect from then on; default: ``credentials``, always.
-        keepalive_seconds: of silence after which the other side is asked for a sign of life, which
-            may take two or three times as long. More, where lines are slow and asks are long.
-        job: what is served; streams of another job are not taken in.
+        credentials: the label holder's credentials.
+        rate: asks a second that one member may make on average, with a burst of one second's
+            asks; members above it wait. None for no limit.
+        latest: called for the credentials to show to new connections; default: ``credentials``.
+        keepalive_seconds: silence after which the member is asked for a sign of life; noticing its
+            loss may take two or three times as long. Raise it where lines are slow, asks long.
+        job: the job that is served; streams of another job are refused.
     """
 
     def __init__(
@@ -80,20 +80,20 @@ class GrpcServer:
         self._listen, self._job = listen, job or JobId()
         self._latest = latest or (lambda: credentials)
         self.seen: dict[str, datetime] = {}
-        """When the certificates expire that members showed last."""
+        """Member → when the certificate that it showed last expires."""
         self.strangers = 0
-        """Connections that were refused, of parties that are no members."""
+        """Count of connections that were refused because the party is no member."""
         self._rate, self._keepalive_seconds = rate, keepalive_seconds
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
         self._streams: dict[str, _Stream] = {}
-        """The newest of each member."""
+        """Each member's newest stream."""
         self._paces: dict[str, _Pace] = {}
         self.port = 0
 
     def __enter__(self) -> GrpcServer:
-        """Listen; RunError where the address cannot be had, or the port is in use."""
+        """Start to listen; raise a `RunError` if the address cannot be bound."""
         started: Future[int] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="vertizo-network", daemon=True
@@ -106,7 +106,7 @@ class GrpcServer:
         self.close()
 
     def close(self) -> None:
-        """End all streams, once what was answered is written, and give the port back."""
+        """Write the answers that are due, end all streams and free the port."""
         if self._thread is None or not self._thread.is_alive():
             return
         assert self._loop is not None
@@ -123,7 +123,7 @@ class GrpcServer:
             started.set_exception(error)
 
     async def _serve(self, started: Future[int]) -> None:
-        """Serve until `close` was called and all streams are over; tell the port once there is."""
+        """Serve until `close` is called and all streams ended; ``started`` receives the port."""
         grpc, shown = grpc_module(), self.credentials
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
@@ -150,11 +150,11 @@ class GrpcServer:
 
     @property
     def credentials(self) -> Credentials:
-        """What is shown to whoever connects now."""
+        """The credentials that a new connection is shown."""
         return self._latest()
 
     def _renewed(self, shown: Credentials) -> Callable[[], Any]:
-        """For gRPC to ask at each handshake: what is shown from here on, None for no change."""
+        """Make the callback of gRPC's handshakes: new credentials, or None if unchanged."""
 
         def fetch() -> Any:
             nonlocal shown
@@ -175,7 +175,7 @@ class GrpcServer:
         ]
 
     async def _stream(self, _: AsyncIterator[bytes], context: Any) -> None:
-        """One stream, from its opening to its end."""
+        """Serve one stream, from its opening to its end."""
         grpc = grpc_module()
         try:
             ended = self._refusal(context) or await self._taken(context)
@@ -188,7 +188,7 @@ class GrpcServer:
             await context.abort(*ended)
 
     def _refusal(self, context: Any) -> Ended | None:
-        """Why a stream is not taken in, None where it is: only members', of this job."""
+        """Say why a stream is refused; None if it comes from a member, for this job."""
         code = grpc_module().StatusCode
         if (refusal := self._job.refusal(JobId.of(context.invocation_metadata()))) is not None:
             may_pass, words = refusal
@@ -201,7 +201,7 @@ class GrpcServer:
         return (code.UNAVAILABLE, CLOSING) if self._closing.is_set() else None
 
     async def _taken(self, context: Any) -> Ended | None:
-        """Let a member in, in place of an earlier stream of its; why its stream ends, if by us."""
+        """Serve a member's stream in place of its earlier one; return why the server ended it."""
         code, member = grpc_module().StatusCode, _member(context)
         shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         self.seen[member] = load_pem_x509_certificate(shown).not_valid_after_utc
@@ -222,7 +222,7 @@ class GrpcServer:
         return stream.ended
 
     async def _converse(self, member: str, stream: _Stream, context: Any) -> None:
-        """Asks and answers in turn, until either side ends it."""
+        """Read asks and write their answers in turn, until either side ends the stream."""
         grpc, loop = grpc_module(), asyncio.get_running_loop()
         pace = self._paces.setdefault(member, _Pace(self._rate))
         await context.send_initial_metadata(versions.METADATA)  # so a member knows it is connected
@@ -261,28 +261,28 @@ class GrpcServer:
 
 
 def _configured(shown: Credentials) -> Any:
-    """Credentials as gRPC takes them."""
+    """Convert credentials to gRPC's server configuration."""
     pair = (shown.key, shown.certificate)
     return grpc_module().ssl_server_certificate_configuration([pair], shown.authority)
 
 
 def _member(context: Any) -> str:
-    """The one name in the certificate that was shown; empty where there is not one."""
+    """Return the common name in the member's certificate; empty unless there is exactly one."""
     names = context.auth_context().get("x509_common_name", [])
     return names[0].decode(errors="replace") if len(names) == 1 else ""
 
 
 class _Stream:
-    """A member's stream, of the task that makes it."""
+    """A member's stream, served by the asyncio task that creates this object."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bytes] | None = None
-        """To the ask that is open."""
+        """The answer to the open ask; None without one."""
         self.ended: Ended | None = None
         self._task = asyncio.current_task()
 
     def end(self, code: Any, line: str) -> None:
-        """End it with gRPC's status: now, or once the answer that is there is written."""
+        """End the stream with a gRPC status: now, or after an answer that is ready is written."""
         if self.ended is None:
             self.ended = code, line
             if self._task is not None and (self.answer is None or not self.answer.done()):
@@ -290,7 +290,7 @@ class _Stream:
 
 
 def _answering(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -> Answer:
-    """Takes the answer to one ask, from whatever thread; of several the first."""
+    """Make a callback that takes the answer to one ask, from any thread; only the first counts."""
     home = threading.get_ident()
 
     def settle(content: bytes) -> None:
@@ -310,15 +310,15 @@ def _answering(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -
 
 
 class _Pace:
-    """A member's rate, with a burst of a second's asks."""
+    """A rate limit for one member, with a burst of one second's asks."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._due = 0.0
-        """When the asks so far would have been taken in at that rate."""
+        """Time at which the asks so far would have been accepted at that rate."""
 
     def wait(self) -> float:
-        """Seconds until the next ask may be taken in."""
+        """Return the seconds until the next ask may be accepted, and count that ask."""
         if self._rate is None:
             return 0.0
         now, each = time.monotonic(), 1 / self._rate

@@ -1,4 +1,4 @@
-"""A member's side of the gRPC network: one stream, opened again as often as it breaks."""
+"""The member's side of the gRPC transport: one stream, opened again whenever it breaks."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from vertizo.network.transport.job_id import JobId
 METHOD = "/vertizo.Parties/Ask"
 LARGEST_ANSWER = 1 << 30
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.75
-"""Seconds between tries; a server that comes back is asked within a second."""
+"""Seconds between tries, short enough that a server which comes back is asked within a second."""
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = CONNECT_SECONDS
-"""In which a caller has to be through TLS and HTTP/2. Until then it takes up a connection, and more
-would help no member: its own try is over by then."""
+"""Seconds in which a caller must complete TLS's and HTTP/2's handshakes. Until then it occupies a
+connection; more time would help no member, whose own try has ended by then."""
 STEADY_SECONDS = 10.0
-"""A connection that held for so long is not part of the trouble before it."""
+"""Seconds after which a connection counts as stable: its loss begins a new outage."""
 REFUSALS = 8
 """Connections closed right after the handshake, in a row, that mean a refused certificate; or
 failures to reach a proxy, before any answer, that mean a wrong one."""
 OF_A_LABEL_HOLDER = ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNAUTHENTICATED", "ABORTED")
-"""gRPC's codes for what a label holder's process says of who asks."""
+"""gRPC status codes with which a label holder's process refuses a member."""
 FAILURES = 5
-"""Failures of the server at one ask that mean there will be no answer."""
+"""Number of server failures at one ask after which the channel gives up."""
 
 
 def grpc_module() -> Any:
-    """gRPC, which otherwise writes each failed connection to standard error at length."""
+    """Import gRPC, and keep it from writing each failed connection to standard error."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
@@ -48,7 +48,7 @@ def grpc_module() -> Any:
 
 
 def address(what: str, text: str, *, reached: bool = False) -> tuple[str, int]:
-    """As of `parsed`; ConfigError where it is not of the form host:port."""
+    """Parse an address as `parsed` does; raise a `ConfigError` if it is not host:port."""
     try:
         return parsed(text, reached=reached)
     except ValueError as error:
@@ -56,7 +56,7 @@ def address(what: str, text: str, *, reached: bool = False) -> tuple[str, int]:
 
 
 def why_not_listening(listen: str) -> str:
-    """Why an address cannot be listened on, which gRPC does not say."""
+    """Find out why an address cannot be listened on, which gRPC does not say."""
     host, port = address("listen", listen)
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(
@@ -73,9 +73,9 @@ def why_not_listening(listen: str) -> str:
 
 
 def bounded() -> list[tuple[str, int]]:
-    """Let a server have no more connections than a quarter of the files that may be open.
+    """Return gRPC options that limit connections to a quarter of the files that may be open.
 
-    What is no gRPC, or does not get through the handshake, is cut.
+    A connection that is no gRPC, or does not complete the handshake in time, is cut.
     """
     return [
         ("grpc.max_allowed_incoming_connections", open_files() // 4),
@@ -84,9 +84,10 @@ def bounded() -> list[tuple[str, int]]:
 
 
 def aged(idle: float) -> list[tuple[str, int]]:
-    """Cut what anybody may open: after ``idle`` seconds without a call, and after ten minutes.
+    """Return gRPC options that cut a connection after ``idle`` seconds without calls.
 
-    What is open then has ten more seconds; callers' libraries connect again by themselves.
+    One that is ten minutes old is cut as well.
+    Calls that are open then have ten more seconds; callers' libraries reconnect by themselves.
     """
     return [
         ("grpc.max_connection_idle_ms", round(1000 * idle)),
@@ -96,9 +97,9 @@ def aged(idle: float) -> list[tuple[str, int]]:
 
 
 def keepalive(seconds: float) -> list[tuple[str, int]]:
-    """Ask for a sign of life after so much silence, whether or not there is an open ask.
+    """Return gRPC options that ask for a sign of life after so much silence, even between asks.
 
-    A machine that is gone is noticed within three times as long, by TCP; a silent one a little
+    TCP notices a machine that is gone within three times as long; a silent one is noticed a little
     later, since its answer may wait behind much data on a slow line.
     """
     silence = round(1000 * seconds)
@@ -112,22 +113,22 @@ def keepalive(seconds: float) -> list[tuple[str, int]]:
 
 
 class GrpcChannel:
-    """A member's way to the label holder.
+    """A member's connection to the label holder, a `Channel` over gRPC.
 
     An ask waits as long as its answer takes while the connection is alive; without a connection it
-    is tried anew for ``patience`` seconds.
+    is repeated for ``patience`` seconds.
 
     Args:
         server: host and port.
-        credentials: the member's, and the authority that vouches for the server.
-        patience: seconds that the server may be away.
-        server_name: in the server's certificate, where it is reached under another one.
-        on_trouble: is told in one line that the connection is lost, and that it is back.
-        largest_answer: bytes that an answer may have.
-        latest: what each connection is made with; default: ``credentials``, always.
-        keepalive_seconds: of silence after which the server is asked for a sign of life.
-        job: what each connection says that it belongs to. With a job of agents, whatever else
-            answers at the address is waited out: the port was, or will be, somebody else's.
+        credentials: the member's credentials, with the authority that vouches for the server.
+        patience: seconds that the server may be unreachable.
+        server_name: the host name in the server's certificate, if it differs from the address.
+        on_trouble: called with a line when the connection is lost, and when it is back.
+        largest_answer: largest size of an answer in bytes.
+        latest: called for the credentials of each new connection; default: ``credentials``.
+        keepalive_seconds: silence after which the server is asked for a sign of life.
+        job: called for the job that a new connection names. With a job of agents the channel waits
+            while anything else answers at the address: ports are used again.
     """
 
     def __init__(
@@ -166,13 +167,18 @@ class GrpcChannel:
         self._link: _Link | None = None
         self._trouble: _Trouble | None = None
         self._proxied = 0
-        """Failures to reach a proxy in all."""
+        """Count of failures to reach a proxy."""
         self._answered = False
         self._closed = threading.Event()
         self._heard = time.monotonic()
 
     def ask(self, frame: bytes) -> bytes:
-        """As for a `Channel`."""
+        """Send an ask, repeat it until it is answered, and return the answer.
+
+        Raises:
+            RunError: the ask is refused for good, nobody answered for ``patience`` seconds, or
+                `close` was called.
+        """
         grpc = grpc_module()
         failures = 0
         while not self._closed.is_set():
@@ -201,12 +207,12 @@ class GrpcChannel:
 
     @property
     def credentials(self) -> Credentials:
-        """What the next connection is made with."""
+        """The credentials that the next connection uses."""
         return self._latest()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the server has taken the stream that is open."""
+        """Whether the server has accepted the stream that is open."""
         link = self._link
         return link is not None and link.is_taken
 
@@ -216,7 +222,7 @@ class GrpcChannel:
         return time.monotonic() - self._heard
 
     def close(self) -> None:
-        """As for a `Channel`; an ask that waits in another thread ends."""
+        """Close the connection; an ask that waits in another thread raises a `RunError`."""
         self._closed.set()
         self._drop()
 
@@ -226,7 +232,7 @@ class GrpcChannel:
             link.close()
 
     def _pause(self, code: Any, details: str) -> None:
-        """Wait until the next try, or give up."""
+        """Wait until the next try, or raise a `RunError` if another try cannot help."""
         final, reason = explain(code.name, details)
         by_proxy = None if final else proxy_trouble(details, reason, self._server)
         if by_proxy is not None:
@@ -259,7 +265,7 @@ class GrpcChannel:
 
 
 class _Link:
-    """One connection with its stream."""
+    """One gRPC connection with its stream."""
 
     def __init__(
         self,
@@ -278,7 +284,7 @@ class _Link:
         self.is_taken = False
 
     def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
-        """Send, tell of trouble that is over once the server has taken the stream, and wait."""
+        """Send an ask and return its answer; report an outage's end once the stream is accepted."""
 
         def taken(said: Iterable[tuple[str, str | bytes]]) -> None:
             if problem := versions.problem(f"the label holder at {self._server}", said):
@@ -292,13 +298,13 @@ class _Link:
         return answer
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the stream and the connection."""
         self._stream.close()
         self._channel.close()
 
 
 class _Trouble:
-    """An outage, from the first failure to the next answer; each half of it is told once."""
+    """An outage, from the first failure to the next answer; reports its loss and its end once."""
 
     def __init__(self, server: str, tell: Callable[[str], None]) -> None:
         self.began = time.monotonic()
@@ -307,37 +313,37 @@ class _Trouble:
         self._tell = tell
         self._tries = 0
         self._told = 0
-        """1 once the loss was told, 2 once its end was."""
+        """1 once the loss was reported, 2 once its end was."""
         self._connected: float | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection that failed now had held for a while."""
+        """Whether the last connection held for more than `STEADY_SECONDS`."""
         return self._connected is not None and time.monotonic() - self._connected > STEADY_SECONDS
 
     def lost(self, reason: str) -> None:
-        """A connection, or a try to make one, failed."""
+        """Record that a connection, or a try to make one, failed."""
         self._connected = None
         if self._told < 1:
             self._told = 1
             self._tell(Alarm(f"no connection to {self._server}: {reason}; trying again"))
 
     def connected(self) -> None:
-        """There is one again."""
+        """Record that the connection is back."""
         self._connected = time.monotonic()
         if self._told < 2:
             self._told = 2
             self._tell(f"connected to {self._server} after {self._connected - self.began:.1f} s")
 
     def next_pause(self) -> float:
-        """Seconds, longer each time, and not the same for all members."""
+        """Return the seconds until the next try: longer each time, and randomised."""
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**self._tries)
         self._tries = min(self._tries + 1, 30)
         return longest * random.uniform(0.5, 1.0)
 
 
 def explain(code: str, details: str) -> tuple[bool, str]:
-    """Whether a failure is for good, and what it was, in words."""
+    """Say whether a failure is permanent, and describe it in words."""
     text = " ".join(details.split())
     for mark, reason in LASTING.items():
         if mark in text:
@@ -368,7 +374,7 @@ LASTING = {
     "WRONG_VERSION_NUMBER": "what answers there does not speak TLS; is it the right port?",
     "ALPN": "what answers there speaks TLS but not gRPC; is it the right port?",
 }
-"""What a failure that will not pass means, by a mark in gRPC's words."""
+"""Text in gRPC's error → description of a permanent failure."""
 PASSING = {
     "Connection refused": "nobody listens there",
     "Socket closed": "the connection was closed",

@@ -1,8 +1,8 @@
-"""One stream of asks and answers over a gRPC channel, from the side that asks.
+"""The member's side of one gRPC stream of asks and answers.
 
-gRPC takes asks out of an iterator, in a thread of its own, and hears answers in another. The first
-one waits for the answer as well, which the second hands to the caller directly: whoever waits with
-gRPC's own means is woken also when an ask has been sent.
+gRPC takes asks out of an iterator, in a thread of its own, and receives answers in another. The
+first thread waits for the answer before the next ask; the second hands the answer to the caller
+directly, because a caller that waits by gRPC's own means is also woken when an ask was sent.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 Metadata = Sequence[tuple[str, str]]
 Said = Callable[[Iterable[tuple[str, str | bytes]]], None]
-"""Takes the metadata with which a server took the stream."""
+"""Callback that takes the metadata with which a server accepted the stream."""
 WAIT_SECONDS = 0.2
-"""Windows hears Ctrl-C between waits only."""
+"""Longest wait at a time: Windows handles Ctrl-C only between waits."""
 
 
 class BrokenStreamError(Exception):
-    """The stream ended, with gRPC's status."""
+    """The stream ended; carries gRPC's status code and details."""
 
     def __init__(self, code: Any, details: str) -> None:
         super().__init__(details)
@@ -27,12 +27,15 @@ class BrokenStreamError(Exception):
 
 
 class Stream:
-    """Asks and answers in turn, over a channel of gRPC's; it begins with such metadata."""
+    """A stream over a gRPC channel that sends asks and receives their answers in turn.
+
+    ``metadata`` is sent when the stream opens.
+    """
 
     def __init__(self, channel: Any, method: str, metadata: Metadata = ()) -> None:
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        """As gRPC's thread hears them, in order; None where the stream ended."""
+        """Answers in order, put here by gRPC's thread; None where the stream ended."""
         stream = channel.stream_stream(method, response_deserializer=self._heard)
         self._call = stream(self._asks(), metadata=metadata)
         self._is_taken = False
@@ -40,9 +43,12 @@ class Stream:
             self._ended()
 
     def ask(self, frame: bytes, said: Said) -> bytes:
-        """The answer; ``said`` is called once in the life of a stream, and not if it never began.
+        """Send an ask and wait for its answer.
 
-        BrokenStreamError where the stream ended.
+        ``said`` is called once in the life of a stream, when the server accepts it.
+
+        Raises:
+            BrokenStreamError: the stream ended.
         """
         self._frames.put(frame)
         if not self._is_taken:
@@ -60,12 +66,12 @@ class Stream:
             return answer
 
     def close(self) -> None:
-        """End it, from whatever thread; an ask that waits in another one ends."""
+        """End the stream, from any thread; an ask that waits in another thread ends too."""
         self._frames.put(None)
         self._call.cancel()
 
     def _asks(self) -> Iterator[bytes]:
-        """What gRPC sends; it asks for the next one once the last is sent."""
+        """Yield the asks for gRPC to send, each after the answer to the last."""
         import grpc
 
         while (frame := self._frames.get()) is not None:

@@ -1,12 +1,12 @@
 """An HTTP server that slow, broken or many callers cannot hold up.
 
-uvicorn reads requests and answers them. What it has no option for is here, around it:
+uvicorn reads requests and answers them. This module adds limits that uvicorn has no option for:
 
-* headers and body each have to be whole within so many seconds, however they drip in;
-* there are at most so many connections, far fewer than files the process may have open. For one
-  more, the one is cut that has got on with nothing for the longest time; never one that the
-  application holds, so that a caller who sends its request at once is answered;
-* where no descriptor is left, the server waits for a second before it accepts again.
+* headers and body must each be complete within a time limit, however slowly they arrive;
+* the number of connections is limited, far below the files that the process may open. To accept one
+  more, the server cuts the connection that made no progress for the longest time; never one that
+  the application holds, so that a caller who sends its request at once is answered;
+* if no file descriptor is left, the server waits for a second before it accepts again.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from vertizo.core.system import open_files
 from vertizo.network.transport.grpc_channel import address, why_not_listening
 
 CLOSING_SECONDS = 5
-"""For requests that are being answered when the server closes."""
+"""Seconds that the server gives requests which are being answered when it closes."""
 PAUSE_SECONDS = 1.0
-"""Until the next try where a connection could not be accepted."""
+"""Seconds until the next try after a connection could not be accepted."""
 BACKLOG = 1024
-"""Connections that wait to be accepted."""
+"""Largest number of connections that wait to be accepted."""
 log = logging.getLogger("vertizo.network")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What callers may take; times are in seconds, each in all and not for a byte."""
+    """Limits on callers: connections, and seconds for each whole step of a request."""
 
     connections: int
     headers: float = 10.0
-    """From the opening of a connection, TLS's handshake included."""
+    """Time for the headers, from the opening of a connection, with TLS's handshake."""
     body: float = 10.0
-    """From the end of the headers."""
+    """Time for the body, from the end of the headers."""
     idle: float = 60.0
-    """Without a request, once one was answered; an answer has to be read within it too."""
+    """Time without a request after an answer; the answer must be read within it too."""
 
     @classmethod
     def of_files(cls, most: int) -> Limits:
-        """At most so many connections, and a quarter of the files that may be open."""
+        """Allow ``most`` connections, but at most a quarter of the files that may be open."""
         return cls(min(most, open_files() // 4))
 
 
 class Connections:
-    """Those that are open; all in the event loop's thread."""
+    """The open connections; used in the event loop's thread only."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.waiting: dict[Connection, None] = {}
-        """That may be cut; the one that got on with something least recently is the first."""
+        """Connections that may be cut; first the one whose last progress is oldest."""
         self.held: set[Connection] = set()
 
     def make_room(self) -> None:
@@ -73,7 +73,7 @@ class Connections:
 
 
 class Connection:
-    """One of them, as ``request.state.connection`` in the application."""
+    """One open connection; the application sees it as ``request.state.connection``."""
 
     def __init__(self, all_of_them: Connections, accepted: socket.socket) -> None:
         self._all, self._accepted = all_of_them, accepted
@@ -83,7 +83,7 @@ class Connection:
         self.got_on(all_of_them.limits.headers)
 
     def hold(self) -> bool:
-        """Answer a request that is whole, whatever else comes; False where too many are."""
+        """Protect the connection from being cut; False if three quarters of them are held."""
         connections = self._all
         if self._is_over or len(connections.held) >= 3 * connections.limits.connections // 4:
             return False  # so that there is always one to cut
@@ -92,7 +92,7 @@ class Connection:
         return True
 
     def got_on(self, seconds: float | None) -> None:
-        """Give it so many seconds for what is to come next; None for no limit."""
+        """Record progress, and allow ``seconds`` for the next step; None for no limit."""
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
@@ -105,18 +105,18 @@ class Connection:
             self._all.waiting[self] = None
 
     def let_go(self) -> None:
-        """A request was answered; another may come."""
+        """End the protection of `hold` after an answer, and wait for another request."""
         self._all.held.discard(self)
         self.got_on(self._all.limits.idle + self._all.limits.headers)
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Note that the connection is ready, after TLS's handshake."""
+        """Record the connection's transport, after TLS's handshake."""
         self._transport = transport
         if self._is_over:
             transport.abort()
 
     def cut(self) -> None:
-        """End it at once."""
+        """End the connection at once."""
         self.closed()
         if self._transport is not None:
             self._transport.abort()
@@ -125,7 +125,7 @@ class Connection:
                 self._accepted.shutdown(socket.SHUT_RDWR)
 
     def closed(self) -> None:
-        """Forget it."""
+        """Remove the connection from the lists of open ones, and stop its clock."""
         self._is_over = True
         self._all.waiting.pop(self, None)
         self._all.held.discard(self)
@@ -133,7 +133,7 @@ class Connection:
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's, which tells a `Connection` when it is open and when it is over."""
+    """uvicorn's protocol, which tells a `Connection` when it opens and when it closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.app_state["connection"].opened(transport)
@@ -144,7 +144,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, unless a request before it was answered and the rest is owed."""
+        """Answer 400 to bytes that are no HTTP; cut the connection if an answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -152,7 +152,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which does not wait at its end for requests that are not whole."""
+    """uvicorn's server, which does not wait for incomplete requests when it stops."""
 
     def __init__(self, configured: uvicorn.Config, connections: Connections) -> None:
         super().__init__(configured)
@@ -165,7 +165,7 @@ class _Server(uvicorn.Server):
 
 
 class _Timed:
-    """An ASGI application whose requests have to be whole in time."""
+    """An ASGI application whose requests must be complete in time."""
 
     def __init__(self, app: Any, limits: Limits) -> None:
         self._app, self._limits = app, limits
@@ -195,10 +195,13 @@ def http_at(
     certificate: Path | None = None,
     private_key: Path | None = None,
 ) -> Iterator[int]:
-    """Answer at an address by an ASGI application while this lasts, in a thread; the port.
+    """Serve an ASGI application at an address in a thread, inside a ``with``; yield the port.
 
-    ``key`` is what the configuration calls the address. RunError where the address cannot be had,
-    ConfigError where the certificate cannot be used.
+    ``key`` is the configuration's name of the address, for messages.
+
+    Raises:
+        RunError: the address cannot be bound.
+        ConfigError: the certificate cannot be used.
     """
     configured = uvicorn.Config(
         _Timed(app, limits),
@@ -250,7 +253,7 @@ def http_at(
 
 
 async def _accept(place: socket.socket, server: uvicorn.Server, connections: Connections) -> None:
-    """Accept connections; those that have got on with nothing make room for new ones."""
+    """Accept connections; the one whose last progress is oldest is cut where there are too many."""
     loop, tasks = asyncio.get_running_loop(), set()
     while True:
         await asyncio.sleep(0)  # what was cut is closed meanwhile

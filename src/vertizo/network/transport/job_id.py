@@ -1,8 +1,8 @@
-"""Which job a connection belongs to, so that no party ever talks to another job's process.
+"""The job that a connection belongs to, so that no party ever talks to another job's process.
 
-Ports are used again, by this label holder's jobs and by anybody's: what listens at an address may
-be another job than a moment ago. So a member names its job with the first bytes of each stream, in
-gRPC's metadata, and the label holder's process takes in no stream of another job.
+Ports are used again: what listens at an address may be another job than a moment ago. So a member
+names its job with the first bytes of each stream, in gRPC's metadata, and the label holder's
+process accepts no stream of another job.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ OTHER_RUN = (
 
 
 class JobId(NamedTuple):
-    """A job by its names; those that are empty are not known, or not given."""
+    """The names that identify a job; an empty one is unknown or was not given."""
 
     federation: str = ""
     job: str = ""
-    """The agents' name of it; empty where people start the processes."""
+    """The name that agents gave the job; empty where people start the processes."""
     attempt: int = 0
-    """The agents' number of the processes that belong together."""
+    """The agents' number of the attempt; processes of one attempt belong together."""
     run: str = ""
     """The name that the label holder's run folder has had since the job began."""
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """As it travels: ASCII, percent-encoded."""
+        """Encode the names as gRPC metadata: ASCII, percent-encoded, empty ones left out."""
         return tuple(
             (PREFIX + key, quote(str(value))) for key, value in self._asdict().items() if value
         )
 
     @classmethod
     def of(cls, metadata: Iterable[tuple[str, str | bytes]]) -> JobId:
-        """What a stream's metadata say; unknown keys are others' business."""
+        """Decode a stream's metadata; keys of others are ignored."""
         said = {
             key.removeprefix(PREFIX): unquote(str(value))
             for key, value in metadata
@@ -57,12 +57,12 @@ class JobId(NamedTuple):
         )
 
     def refusal(self, theirs: JobId) -> tuple[bool, str] | None:
-        """Why a member that names such a job is not let in here, and whether that may pass.
+        """Say why a member of the job ``theirs`` is refused, and whether to retry; else None.
 
-        It passes where the member knocks at the port of another job of agents: its own job's
-        process, or word of another port, is still to come. Nothing is said of the job here: who
-        asks may not be in it. Between processes that people start, the federation's name is
-        compared in `vertizo.network.serving.frames.Hello`.
+        A retry helps where the member reached another job of agents: its own job's process may
+        still start at this port, or the member may be told of another port. The reason says nothing
+        of the job served here: whoever asks may not be in it. Between processes that people start,
+        `vertizo.network.serving.frames.Hello` compares the federation's name.
         """
         if self.job and not theirs.job:
             return False, OF_AGENTS

@@ -1,4 +1,4 @@
-"""A certificate that is replaced while its party is at work: the folder is read when it changed."""
+"""Certificate rotation: reload a party's credentials when the files in its folder change."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class Rotation:
-    """A party's credentials as its folder has them; call it where some are about to be shown.
+    """A callable that returns a party's current credentials, reloaded when its folder changed.
 
-    What cannot be used leaves those from before in place, and is told once: files are replaced one
-    by one, so that only what is still wrong at a second look counts.
+    Unusable files leave the previous credentials in use, and are reported once. Files are replaced
+    one by one, so that an error is reported only if a second look finds the same files.
 
     Args:
         folder: as for `Credentials.load`.
-        first: what it holds now; the name in them must stay.
-        serving: whether they are a label holder's.
-        tell: takes a line on what was taken up, or why it was not.
+        first: the credentials that the folder holds now; the party's name must not change.
+        serving: whether the credentials are a label holder's.
+        tell: called with a line that says that new credentials are in use, or why they are not.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Rotation:
         self._lock = Lock()
 
     def __call__(self) -> Credentials:
-        """The newest that can be used; called from any thread."""
+        """Return the newest usable credentials; may be called from any thread."""
         with self._lock:
             stamp = self._looked()
             if stamp != self._stamp:
@@ -49,7 +49,7 @@ class Rotation:
             return self._current
 
     def _looked(self) -> Stamp:
-        """What tells one set of files from another; nothing where some are missing."""
+        """Return the files' inodes, times and sizes, to detect a change; () if one is missing."""
         try:
             seen = [file.stat() for file in files_of(self._folder)]
         except (ConfigError, OSError):

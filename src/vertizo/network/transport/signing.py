@@ -1,6 +1,7 @@
-"""Signatures under what a party states: by the key that its certificate goes with.
+"""Sign a party's statements with the key of its certificate, and verify such signatures.
 
-A signature is what ``openssl dgst -sha256 -sign`` makes, so that it can be checked without us.
+A signature has the form that ``openssl dgst -sha256 -sign`` makes, so that it can be verified
+without vertizo.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ DIGEST = hashes.SHA256()
 
 
 class Signed(NamedTuple):
-    """Whose signature it is, and who vouches for the name."""
+    """The party that signed, and the authority that vouches for its name."""
 
     name: str
     authority: str
 
 
 def sign(content: bytes, by: Credentials) -> bytes:
-    """The signature; ConfigError for a key of another kind than RSA or an elliptic curve."""
+    """Sign content; raise a `ConfigError` unless the key is RSA or of an elliptic curve."""
     key = load_pem_private_key(by.key, None)
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key.sign(content, ec.ECDSA(DIGEST))
@@ -48,18 +49,18 @@ def sign(content: bytes, by: Credentials) -> bytes:
 def verify(
     content: bytes, signature: bytes, certificate: Path, authority: Path, when: datetime
 ) -> Signed:
-    """Whose signature it is.
+    """Verify a signature, and return who made it.
 
     Args:
-        content: what was signed.
-        signature: beside it.
-        certificate: PEM of the party's certificate, and of those between it and the authority.
-        authority: PEM of whom the reader trusts.
-        when: the date under the statement; the certificates must hold then.
+        content: the content that was signed.
+        signature: its signature.
+        certificate: PEM file of the party's certificate, and of those between it and the authority.
+        authority: PEM file of the authority that the reader trusts.
+        when: date of the statement; the certificates must have been valid then.
 
     Raises:
-        ConfigError: a file is no certificate, did not hold then, or is not the authority's.
-        RunError: the signature is not of this content by that key.
+        ConfigError: a file is no certificate, was not valid then, or is not the authority's.
+        RunError: that key did not sign this content.
     """
     chain = certificates(certificate, read(certificate))
     trusted = certificates(authority, read(authority))
