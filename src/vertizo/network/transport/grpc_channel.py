@@ -86,8 +86,8 @@ def bounded() -> list[tuple[str, int]]:
 def aged(idle: float) -> list[tuple[str, int]]:
     """Return gRPC options that cut a connection after ``idle`` seconds without calls.
 
-    One that is ten minutes old is cut as well.
-    Calls that are open then have ten more seconds; callers' libraries reconnect by themselves.
+    A connection that is ten minutes old is cut as well. Calls that are open then have ten more
+    seconds; callers' libraries reconnect by themselves.
     """
     return [
         ("grpc.max_connection_idle_ms", round(1000 * idle)),
