@@ -1,7 +1,12 @@
-"""Attacks that a guarantee is held against: label and feature inference, membership.
+"""Attacks that test privacy guarantees: label inference, feature inversion, membership inference.
 
 Each reads a `Transcript` of frames, or a released model, through an adversary type that says what
-it may know (`vertizo.lab.attacks.adversaries`). `ATTACKS` has them by name.
+it may know (`adversaries.py`). `ATTACKS` has them by name. `kinds/` holds a file for each attack,
+`base.py` their interface, `arena.py` trains the attacked federation, `scores.py` scores guesses.
+
+Attacks and shipped settings may be added. What never changes: an attack is a function of its
+adversary alone; the truth is used for scoring only; every figure has a control, which shows what
+an attacker reaches without what the attack exploits; and the names of figures stay.
 
 >>> from vertizo.lab.attacks import ATTACKS, Laboratory, setting
 >>> attack = ATTACKS["direct-client"]()

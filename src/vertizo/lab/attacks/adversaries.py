@@ -1,7 +1,7 @@
-"""Adversaries: what each of them has, as types. An attack takes one of these and nothing else.
+"""Adversary types: each holds what one adversary knows. An attack takes one and nothing else.
 
-None of them holds a label that it would not have, the seed of the simulation, or a party's private
-state beyond what its docstring says. The truth is used for scoring alone, by whoever scores.
+No type holds labels that its adversary would not have, the seed of the simulation, or a party's
+private state beyond what its docstring says. The true labels are used for scoring alone.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from vertizo.models.base import Model
 
 @dataclass(frozen=True)
 class Public:
-    """What every member of the federation knows of it: the method, sizes, clip and noise."""
+    """Public knowledge of every member of the federation: the method, sizes, clip and noise."""
 
     method: Method
     batch_size: int
-    """B, by which replies are divided."""
+    """The batch size B, by which replies are divided."""
     records: int
-    """D."""
+    """The number of training records, D."""
     outputs: int
-    """Of the server model: classes."""
+    """Number of outputs of the server model: the classes."""
     dims: tuple[int, ...]
-    """d_h of every client."""
+    """Embedding size d_h of every client."""
     server_model: ServerModelConfig
-    """Which kind of model the server has; not its parameters."""
+    """The kind of the server's model, without its parameters."""
     join: Join
     embedding_bound: float
     clip: float | None
-    """C of noised replies; None where they carry no noise."""
+    """The clip C of noised replies; None where replies carry no noise."""
     noise_std: float | None
-    """σ, the noise on the sum."""
+    """Standard deviation σ of the noise on the sum; None without noise."""
 
 
 @dataclass(frozen=True)
 class Eavesdropper:
-    """Reads every frame and knows nobody's secrets, VFL-CZOFO's shared seed included."""
+    """An adversary that reads every frame and knows no secret, not even VFL-CZOFO's shared seed."""
 
     public: Public
     exchanges: Sequence[Exchange]
@@ -52,47 +52,47 @@ class Eavesdropper:
 
 @dataclass(frozen=True)
 class CuriousClient:
-    """One client: what it holds, what it sent (perhaps what it liked) and what it was told."""
+    """One client: what it holds, what it sent (honest or chosen queries) and what it was told."""
 
     public: Public
     index: int
     features: Tensor
-    """Its own columns of the training records, [D, …]."""
+    """The client's columns of the training records, [D, …]."""
     exchanges: Sequence[Exchange]
-    """Its own, queries of its own making included."""
+    """The client's queries and replies, queries of its own making included."""
     model: Model
-    """Its own, trained."""
+    """The client's trained model."""
     shared: Stream
-    """VFL-CZOFO's directions; of no use in other methods."""
+    """The stream of VFL-CZOFO's directions; unused by other methods."""
 
 
 @dataclass(frozen=True)
 class InformedClient:
-    """A client that was told the server model as well, as the published Compressed-VFL does."""
+    """A client that also receives the server model, as in the published Compressed-VFL."""
 
     client: CuriousClient
     server_parameters: Mapping[int, Tensor]
-    """Query number → w_0 [d_0] at which the query was answered."""
+    """Query number → the server's parameters w_0 [d_0] when it answered."""
 
 
 @dataclass(frozen=True)
 class CuriousServer:
-    """The server: it follows the protocol and looks at what it is sent."""
+    """An honest but curious server: it follows the protocol and reads what it is sent."""
 
     public: Public
     exchanges: Sequence[Exchange]
-    """Of all clients."""
+    """Exchanges of all clients."""
     labels: Tensor
-    """Of the training records, [D]."""
+    """Labels of the training records, [D]."""
     known: Mapping[int, Tensor]
-    """Client → record IDs [k] whose features at that client are public knowledge."""
+    """Client → record IDs [k] whose features at that client the server knows."""
     known_features: Mapping[int, Tensor]
-    """Client → these features, [k, columns]."""
+    """Client → the features of its known records, [k, columns]."""
 
 
 @dataclass(frozen=True)
 class Coalition:
-    """A server together with some clients, or none, who pool what they hold."""
+    """A server and some colluding clients, or none, that pool what they hold."""
 
     server: CuriousServer
     features: Mapping[int, Tensor]
@@ -101,10 +101,10 @@ class Coalition:
 
 @dataclass(frozen=True)
 class ReleasedModel:
-    """Holds the trained model and can ask it about any record; saw nothing of the training."""
+    """An adversary that can query the trained model about any record, and saw no training."""
 
     logits: Callable[[Sequence[Tensor]], Tensor]
     """All parties' features of some records → logits [rows, classes]."""
     population_features: Sequence[Tensor]
-    """Records of the same kind that were not trained on, each party's columns: the attacker's."""
+    """The attacker's own records, which were not trained on: each party's columns."""
     population_labels: Tensor

@@ -1,4 +1,4 @@
-"""Where attacks take place: a federation is trained, and adversaries are made of what they saw."""
+"""Train a federation to be attacked, and build the adversaries from what they saw."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from vertizo.run.loop.simulator import Way
 from vertizo.run.loop.training import Training
 
 CURIOUS = 0
-"""The client that attacks, where one does."""
+"""Index of the attacking client, in attacks by a client."""
 
 
 @dataclass
 class Watched:
-    """The server's side of the curious client's queries, by query number."""
+    """The server's state at the curious client's queries, by query number."""
 
     parameters: dict[int, Tensor] = field(default_factory=dict)
-    """w_0 [d_0] when the query arrived."""
+    """Server parameters w_0 [d_0] when the query arrived."""
     rows: dict[int, Tensor] = field(default_factory=dict)
-    """The table's rows that it was answered from, [batch, Σ d_h]: for scoring."""
+    """Rows of the embedding table behind the answer, [batch, Σ d_h], for scoring."""
 
     def note(self, config: ExperimentConfig, there: Federation, way: Way, most: int | None) -> None:
-        """What the server has as the client's query arrives, and once it is answered.
+        """Record the server's parameters as a query arrives, and its table rows once answered.
 
-        No more than the last ``most`` queries are kept.
+        Only the last ``most`` queries are kept; all of them if None.
         """
         party, side = there.clients[CURIOUS], there.server.side
         number = party.answered
@@ -68,18 +68,18 @@ class Watched:
 
 @dataclass
 class Arena:
-    """A trained federation and the frames that were seen."""
+    """A trained federation and the frames that were recorded."""
 
     config: ExperimentConfig
     data: VerticalData
     federation: Federation
     transcript: Transcript
     watched: Watched
-    """What the server had at the curious client's last queries, if that was asked for."""
+    """The server's state at the curious client's last queries; empty unless asked for."""
 
     @property
     def promise(self) -> Promise | None:
-        """What the run's guarantee for labels allows, exact or simulated; None without one."""
+        """The run's guarantee for labels, exact or simulated; None without one."""
         statement = self.federation.statement()
         if not statement.is_bounded or statement.label_advantage is None:
             return None
@@ -89,7 +89,7 @@ class Arena:
         return Promise(statement.label_advantage, mu, mechanism == "teacher")
 
     def public(self) -> Public:
-        """What everybody knows."""
+        """Return what every member knows."""
         return public(self.config, self.data, self.federation)
 
     def _exchanges(self, client: int | None = None) -> list[Exchange]:
@@ -97,11 +97,11 @@ class Arena:
         return reader.exchanges(self.transcript, client)
 
     def eavesdropper(self) -> Eavesdropper:
-        """Somebody on the wire."""
+        """Build the adversary that reads the frames of all clients."""
         return Eavesdropper(self.public(), self._exchanges())
 
     def client(self, index: int = CURIOUS) -> CuriousClient:
-        """One of the clients."""
+        """Build the adversary that is one of the clients."""
         return CuriousClient(
             public=self.public(),
             index=index,
@@ -112,7 +112,7 @@ class Arena:
         )
 
     def server(self, known: Mapping[int, Tensor]) -> CuriousServer:
-        """The server, and who knows some records' features at some clients."""
+        """Build the curious server; ``known`` are the record IDs it knows at each client."""
         return CuriousServer(
             public=self.public(),
             exchanges=self._exchanges(),
@@ -122,7 +122,7 @@ class Arena:
         )
 
     def fresh(self, client: int, stream: Stream) -> Model:
-        """A model as the client's, with first parameters of the attacker's own."""
+        """Build a model of the client's architecture, with initial parameters from ``stream``."""
         shape, cardinalities = self.data.shape(client), self.data.cardinalities
         codes = cardinalities[client] if cardinalities else ()
         return client_model(
@@ -130,23 +130,23 @@ class Arena:
         )
 
     def columns(self, client: int) -> Tensor:
-        """A client's training features as rows of float32, [D, columns]."""
+        """Return a client's training features as float32 rows, [D, columns]."""
         return self.data.features[client]["train"].flatten(1).to(torch.float32)
 
     def released(self, population: Tensor) -> ReleasedModel:
-        """Whoever is given the trained model, and has some test records ``population`` [rows]."""
+        """Build the adversary that has the trained model, and the test records ``population``."""
         features = [own["test"][population] for own in self.data.features]
         return ReleasedModel(self.logits, features, self.data.labels["test"][population])
 
     def logits(self, features: Sequence[Tensor]) -> Tensor:
-        """The joint model's logits for all parties' features of some records."""
+        """Compute the joint model's logits [rows, classes] from all parties' features."""
         parts = [m(x) for m, x in zip(self.federation.models, features, strict=True)]
         side = self.federation.server.side
         return side.model.logits(side.table.combine(torch.cat(parts, 1)))
 
 
 def public(config: ExperimentConfig, data: VerticalData, federation: Federation) -> Public:
-    """What everybody knows of a configured federation."""
+    """Collect what every member knows of a configured federation."""
     noised, told = config.privacy.mechanism == "gaussian", federation.statement()
     return Public(
         method=config.method,
@@ -173,12 +173,12 @@ def train(
     """Train a federation to the end with every frame recorded.
 
     Args:
-        config: as for `Experiment`; runs in memory.
-        data: cut between the parties.
-        intruder: takes the place of client `CURIOUS`, whose order of records it is told; None for
-            honest clients only.
-        latest: keep the last so many queries of each client; None for all.
-        watch_server: also note what the server has at the last queries of client `CURIOUS`.
+        config: as for `Experiment`; the run stays in memory.
+        data: the data, split between the parties.
+        intruder: makes the client that replaces client `CURIOUS`, from what is public and that
+            client's batches; None for honest clients only.
+        latest: number of queries kept of each client, the last ones; None for all.
+        watch_server: whether to record the server's state at the queries of client `CURIOUS`.
 
     Raises:
         ConfigError: the configuration does not fit the data.

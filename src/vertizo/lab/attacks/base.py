@@ -1,4 +1,4 @@
-"""What an attack is: who the adversary is, what it is measured by, and one trial of it."""
+"""The interface of an attack: its adversary, its figures, and one trial of it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from vertizo.models.losses import Classification, MultiLabel
 
 
 class Attack(Options):
-    """An attack's options, and how it is tried once.
+    """An attack: its options, and the method `trial` that runs it once.
 
-    A subclass holds the attack proper as functions of an adversary
-    (`vertizo.lab.attacks.adversaries`); `trial` trains a federation, makes the adversary of what
-    it may know, and scores what it says.
+    The module of a subclass holds the attack itself as functions of an adversary
+    (`vertizo.lab.attacks.adversaries`); `trial` trains a federation, builds the adversary from what
+    it may know, and scores its guesses.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    """Where it comes from, in one line."""
+    """The attack's source, in one line."""
     adversary: ClassVar[str]
     """Who attacks, in a few words."""
     figures: ClassVar[Mapping[str, str]]
@@ -33,31 +33,35 @@ class Attack(Options):
     """The shipped setting it is tried in unless another is given; see `settings`."""
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Why the attack cannot be tried on such a run; None if it can."""
+        """Say why the attack does not fit such a run; None if it fits."""
         return None
 
     @abstractmethod
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """Train one federation and attack it; RunError if training diverges."""
+        """Train one federation and attack it; return each figure's measurement by its key.
+
+        Raises:
+            RunError: training diverged.
+        """
 
     def stream(self, config: ExperimentConfig) -> Stream:
-        """The attacker's own randomness, apart from everybody's in the federation."""
+        """Return the attacker's random stream, apart from those of the federation."""
         return Stream.from_seed(config.seed).child("attack", self.name)
 
     def describe(self) -> dict[str, Any]:
-        """Its options, for JSON."""
+        """Return the attack's options, for JSON."""
         return self.model_dump(mode="json")
 
 
 def why_several(data: VerticalData) -> str | None:
-    """Why there is no one label of a record; None if there is."""
+    """Say why a record has several labels, on which no attack works; None if it has one."""
     if isinstance(data.task, MultiLabel):
         return "data.label is a list; attacks are on one label: name one of them"
     return None
 
 
 def why_no_classes(data: VerticalData) -> str | None:
-    """Why there is no class to guess, or to train on; None if there is."""
+    """Say why an attack on classes does not fit the data; None if it is a classification."""
     if isinstance(data.task, Classification):
         return None
     return f"{data.name} is a regression; the attack is for classes"

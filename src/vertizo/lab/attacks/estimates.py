@@ -1,4 +1,4 @@
-"""What replies say about each record's ``∂f_i/∂h_i``, for whoever knows the directions or guesses.
+"""Estimate each record's ``∂f_i/∂h_i`` from replies, with known or guessed directions.
 
 =================  =========================================================================
 reply              estimate of the gradient of record i's own loss
@@ -37,7 +37,7 @@ from vertizo.protocol.messages import Query
 
 
 def kind(method: Method) -> Literal["gradient", "slopes", "scalar"] | None:
-    """How a method's replies are read; None for a kind that is not known here."""
+    """Return the kind of a method's replies; None for a kind that this module cannot read."""
     if isinstance(method, FirstOrder):
         return "gradient"
     if isinstance(method, Czofo | AlongDirections):
@@ -46,9 +46,9 @@ def kind(method: Method) -> Literal["gradient", "slopes", "scalar"] | None:
 
 
 def record_gradients(exchange: Exchange, public: Public, shared: Stream) -> Tensor:
-    """Estimates of all records' ``∂f_i/∂h_i``, [batch, d_h].
+    """Estimate all records' gradients ``∂f_i/∂h_i``, [batch, d_h].
 
-    VFL-CZOFO's directions are those of ``shared``; another stream is a guess at them.
+    VFL-CZOFO's directions are drawn from ``shared``; pass another stream to guess them.
     """
     method = public.method
     if isinstance(method, FirstOrder):
@@ -68,7 +68,7 @@ def record_gradients(exchange: Exchange, public: Public, shared: Stream) -> Tens
 
 
 def released(exchange: Exchange, public: Public, method: AlongDirections) -> Tensor:
-    """The sums that a reply along tangents was made of, float64 [K]; 0 where it tells nothing."""
+    """Recover the released sums from a reply along tangents, float64 [K]; 0 if it tells nothing."""
     query = Query(exchange.client, exchange.number, exchange.ids, exchange.embeddings)
     ones, noise_std = torch.ones(method.num_directions), public.noise_std or 0.0
     factors = method.answered(query, ones, noise_std / public.batch_size).values[: len(ones)]
@@ -77,7 +77,7 @@ def released(exchange: Exchange, public: Public, method: AlongDirections) -> Ten
 
 
 def slopes(exchange: Exchange, method: Method) -> list[float]:
-    """The mean loss's slope along each direction of a scalar reply."""
+    """Return the mean loss's slope along each direction of a scalar reply."""
     values: list[float] = exchange.values.double().tolist()
     if isinstance(method, ForwardDifference) and method.reply == "losses":
         plain, shifted = values
@@ -86,7 +86,7 @@ def slopes(exchange: Exchange, method: Method) -> list[float]:
 
 
 def _directions(exchange: Exchange, method: Method) -> list[Tensor]:
-    """How the embeddings of a query moved, [batch, d_h] for each of its directions."""
+    """Compute the directions of a query from its embeddings, [batch, d_h] each."""
     points = exchange.embeddings
     if isinstance(method, Dpzv):
         pairs = points.view(method.num_directions, 2, *points.shape[1:])
@@ -96,7 +96,7 @@ def _directions(exchange: Exchange, method: Method) -> list[Tensor]:
 
 
 def _from_slopes(exchange: Exchange, public: Public, method: Czofo, shared: Stream) -> Tensor:
-    """Least squares over all records of the batch, or for each on its own."""
+    """Solve for the gradients of all records of the batch together, or of each on its own."""
     embeddings = exchange.embeddings[0]
     drawn = method.drawn(shared, exchange.number, embeddings)[0].double()
     told = exchange.values.double().numpy() * public.batch_size
@@ -112,10 +112,10 @@ def _from_slopes(exchange: Exchange, public: Public, method: Czofo, shared: Stre
 def _ridge(
     directions: NDArray[np.float64], slopes: NDArray[np.float64], noise: float
 ) -> NDArray[np.float64]:
-    """The mean of g given ``slopes = directions · g + N(0, noise)`` and g ~ N(0, s²).
+    """Return the mean of g given ``slopes = directions · g + N(0, noise)`` and g ~ N(0, s²).
 
-    s² is what the slopes' own size says; with no noise and fewer slopes than numbers this is the
-    shortest g that explains them.
+    s² is estimated from the size of the slopes; without noise, and with fewer slopes than unknowns,
+    this is the shortest g that explains the slopes.
     """
     size = float(np.mean(np.square(directions).sum(1)))
     seen = float(np.mean(np.square(slopes)))

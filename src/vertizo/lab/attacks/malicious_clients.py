@@ -1,4 +1,4 @@
-"""Clients that send what they like: queries of an attacker's making, in each method's own form."""
+"""Malicious clients: they send an attacker's chosen queries, in the form of each method."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Intruder:
     """A client that sends chosen points, whatever its features are, and never updates.
 
     Args:
-        public: the method.
-        batches: about which records it asks.
-        choose: (query number, batch size) → (embeddings, where they are moved to), both
-            [batch, d_h]; of a method that sends tangents, (embeddings, tangents [K, batch, d_h]).
+        public: public knowledge, above all the method.
+        batches: the records of each query.
+        choose: (query number, batch size) → (embeddings, moved embeddings), both [batch, d_h];
+            for a method that sends tangents (embeddings, tangents [K, batch, d_h]).
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Intruder:
         self._method, self._choose = public.method, choose
 
     def ask(self, number: int, features: Any) -> Tensor:
-        """The chosen points in the form of the method, [points, batch, d_h]."""
+        """Return the chosen points in the form of the method, [points, batch, d_h]."""
         plain, moved = self._choose(number, len(features))
         if self._method.sends_tangents:
             return torch.cat([plain.unsqueeze(0), moved])
@@ -43,16 +43,16 @@ class Intruder:
         return torch.stack([plain, moved])
 
     def tell(self, number: int, features: Any, values: Tensor) -> None:
-        """Nothing; what was told is in the transcript."""
+        """Ignore the reply; the transcript holds it."""
 
 
 class ChosenBatches(Batches):
-    """An order that an intruder makes up: ``count`` records a query; to others its size stays."""
+    """Batches of ``count`` records a query, for an intruder; ``size`` stays that of ``order``."""
 
     def __init__(self, order: Batches, count: int, stream: Stream) -> None:
         super().__init__(order.records, order.size, stream)
         self._chosen = Batches(order.records, min(count, order.size), stream)
 
     def ids(self, number: int) -> Tensor:
-        """Record IDs of query ``number``."""
+        """Return the record IDs of query ``number``."""
         return self._chosen.ids(number)

@@ -1,4 +1,4 @@
-"""Attacks over seeds, one or a whole table, and what is written of them."""
+"""Run attacks over several seeds, one attack or a whole table, and write their figures."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from vertizo.run.results import checkpoint
 
 @dataclass(frozen=True)
 class Trials:
-    """One attack on one method, over seeds; figures are empty where it could not be tried."""
+    """Results of one attack on one method over seeds; no figures where it could not be tried."""
 
     attack: str
     method: str
     noise: bool
-    """Whether replies carried Gaussian noise."""
+    """Whether the replies carried Gaussian noise."""
     seeds: tuple[int, ...]
     figures: Mapping[str, Figure]
     unfit: str | None = None
-    """Why there are no figures."""
+    """The reason why there are no figures; None if there are."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the results for JSON."""
         return {
             "attack": self.attack,
             "method": self.method,
@@ -51,14 +51,14 @@ class Trials:
 
 
 Configure = Callable[[int], ExperimentConfig]
-"""The configuration of a seed's run."""
+"""Function from a seed to the configuration of its run."""
 
 
 def make(name: str, settings: Sequence[str] = ()) -> Attack:
-    """An attack by name, with options ``key=value``.
+    """Make an attack by name, with options ``key=value``.
 
     Raises:
-        ConfigError: an unknown attack or option; names what would be right.
+        ConfigError: the attack or an option is unknown; the message names the known ones.
     """
     if name not in ATTACKS:
         known = [*ATTACKS, "table"]
@@ -74,7 +74,7 @@ def make(name: str, settings: Sequence[str] = ()) -> Attack:
 
 
 def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
-    """``attack.key=value`` without its first part, and all others.
+    """Split settings into those of the attack, without their ``attack.``, and all others.
 
     >>> split_settings(["attack.steps=5", "epochs=2"])
     (['steps=5'], ['epochs=2'])
@@ -84,7 +84,9 @@ def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def configured(tried: Attack, path: Path | None, settings: Sequence[str]) -> tuple[Configure, int]:
-    """Seed → configuration, and the first seed: of the file, or of the attack's own setting.
+    """Return a function from seed to configuration, and the first seed.
+
+    The configuration is that of the file or, without one, the attack's own setting.
 
     Raises:
         ConfigError: the file or an override is wrong.
@@ -111,7 +113,7 @@ def _seeded(config: ExperimentConfig, seed: int) -> ExperimentConfig:
 def cell(
     path: Path | None, settings: Sequence[str], tried: Attack, method: str, noise: bool
 ) -> Configure:
-    """Seed → configuration of a cell of the table, with noise on the replies or without.
+    """Return a function from seed to the configuration of a table cell, with or without noise.
 
     Raises:
         ConfigError: the file or an override is wrong.
@@ -124,20 +126,20 @@ def cell(
 
 
 def first_seed(path: Path | None, settings: Sequence[str]) -> int:
-    """Of the file, or of the overrides; else 0."""
+    """Return the first seed: of the file, or of the overrides; else 0."""
     if path is not None:
         return configuration.load(path, settings).seed
     return setting("sum", "vafl", overrides=[s for s in settings if s.startswith("seed=")]).seed
 
 
 class Laboratory:
-    """Tries attacks, and loads data once for all that share it."""
+    """A runner of attacks, which loads the data once for trials that share it."""
 
     def __init__(self) -> None:
         self._data: dict[tuple[int, str], VerticalData] = {}
 
     def data(self, config: ExperimentConfig) -> VerticalData:
-        """The data of a configuration."""
+        """Load the data of a configuration, or return what was loaded last if it is the same."""
         key = config.seed, config.data.model_dump_json()
         if key not in self._data:
             self._data = {key: Experiment(config).data()}  # the last one: they may be large
@@ -152,10 +154,10 @@ class Laboratory:
         forgiving: bool = False,
         done: Callable[[], None] | None = None,
     ) -> Trials:
-        """An attack on one method, over seeds; ``done`` is called after every trial.
+        """Run an attack on one method over seeds; ``done`` is called after every trial.
 
-        If ``forgiving``, an attack that does not fit, a run that cannot be or one that diverges is
-        noted and not raised.
+        If ``forgiving``, a problem (the attack does not fit, the configuration is invalid, or
+        training diverges) is stored in `Trials.unfit` and not raised.
 
         Raises:
             ConfigError: the attack does not fit the configuration.
@@ -189,7 +191,7 @@ class Laboratory:
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of the table to fill: an attack in the settings of one method."""
+    """One cell of the table: an attack, and the settings of one method."""
 
     attack: Attack
     method: str
@@ -200,10 +202,10 @@ class Entry:
 def table(
     entries: Sequence[Entry], seeds: Sequence[int], done: Callable[[], None] | None = None
 ) -> Iterator[Trials]:
-    """Every entry's trials, as they are finished; what does not fit is a cell that says why.
+    """Yield every entry's trials as they finish; where an attack does not fit, with the reason.
 
     Raises:
-        ConfigError, DataError: a configuration that nothing can be run with.
+        ConfigError, DataError: no run is possible with a configuration.
     """
     laboratory = Laboratory()
     for entry in entries:
@@ -216,7 +218,7 @@ def table(
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Leave figures in ``attacks.json`` of a folder, which is made; RunError if it cannot be."""
+    """Write figures to ``attacks.json`` in a folder, which is made; RunError if that fails."""
     text = strict_json.text(content, indent=2) + "\n"
     place = folder / "attacks.json"
     try:

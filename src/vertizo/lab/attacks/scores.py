@@ -1,4 +1,4 @@
-"""What an attack is scored by: a figure, what none at all would reach, and what may be reached.
+"""Score attacks: each figure has a control and, under a guarantee, an upper bound.
 
 A figure without its control means nothing: every `Measurement` carries the success of an attacker
 who saw no transcript (the most frequent class, an AUC of one half, the mean predictor), or a
@@ -19,28 +19,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Measurement:
-    """One trial's figure."""
+    """The figure of one trial, with its control."""
 
     value: float
     control: float
     """The same figure without what the attack exploits."""
     count: int
-    """Guesses that the figure is made of."""
+    """Number of guesses behind the figure."""
     bound: float | None = None
-    """What the run's guarantee allows at most, where one holds."""
+    """The largest value that the run's guarantee allows; None without one."""
     label_advantage: float | None = None
-    """That the run promises, where it does."""
+    """The label advantage that the run's guarantee allows; None without one."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure over trials."""
+    """The measurements of one figure over several trials."""
 
     measurements: tuple[Measurement, ...]
 
     @property
     def mean(self) -> float:
-        """Over trials."""
+        """Mean value over trials."""
         return statistics.fmean(m.value for m in self.measurements)
 
     @property
@@ -50,13 +50,13 @@ class Figure:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean; None for a single trial."""
+        """Standard error of the mean; None for a single trial."""
         count = len(self.measurements)
         values = (m.value for m in self.measurements)
         return None if count < 2 else statistics.stdev(values) / math.sqrt(count)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the mean, its standard error, every trial."""
+        """Return the mean, its standard error and every trial, for JSON."""
         known = self.measurements
         bounds = [m.bound for m in known if m.bound is not None]
         advantages = [m.label_advantage for m in known if m.label_advantage is not None]
@@ -74,22 +74,22 @@ class Figure:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a run guarantees of labels: the label advantage, and μ where noise on replies is all."""
+    """A run's guarantee for labels: the label advantage, and μ if only replies carry noise."""
 
     label_advantage: float
     mu: float | None = None
     predicts: bool = False
-    """Whether what is seen is a prediction from features: that is often right without telling
-    anything of the record's own label, and the share of a class does not limit it."""
+    """Whether the attacker sees a prediction from features. That is often right without revealing
+    the record's own label, so that the share of a class does not limit it."""
 
     def most(self, chance: float) -> float | None:
-        """Largest expected share of right guesses, where the likeliest class has this share.
+        """Bound the expected share of right guesses, if the likeliest class has share ``chance``.
 
-        Whatever is seen under another label is within the advantage, in total variation, of what is
+        What is seen under another label is within the advantage, in total variation, of what is
         seen under the likeliest one: ``chance + (1 − chance) · advantage``, which randomised
         response reaches where all classes are equally likely. See `most_allowed` for μ.
 
-        None where guesses are predictions.
+        None if guesses are predictions.
 
         >>> Promise(0.462).most(0.5)
         0.731
@@ -102,26 +102,26 @@ class Promise:
 
 @dataclass(frozen=True)
 class Guesses:
-    """Labels that an attacker believes in; a record may be guessed more than once."""
+    """An attacker's guesses of labels; a record may be guessed more than once."""
 
     ids: Tensor
     """Record IDs, int64 [guesses]."""
     labels: Tensor
-    """int64 [guesses]."""
+    """Guessed labels, int64 [guesses]."""
 
     @classmethod
     def joined(cls, parts: Sequence[Guesses]) -> Guesses:
-        """All of them."""
+        """Concatenate several sets of guesses."""
         none = torch.zeros(0, dtype=torch.int64)
         ids, labels = ([none, *(getattr(p, of) for p in parts)] for of in ("ids", "labels"))
         return cls(torch.cat(ids), torch.cat(labels))
 
     def score(self, truth: Tensor, promise: Promise | None = None) -> Measurement:
-        """Share that is right, against the share of the most frequent class of all.
+        """Measure the share of right guesses; the control is the share of the commonest class.
 
         Args:
             truth: labels of the training records, int64 [D].
-            promise: of the run's guarantee for labels, if one holds.
+            promise: the run's guarantee for labels, if one holds.
         """
         right = self.labels == truth[self.ids]
         if not right.numel():
@@ -132,7 +132,7 @@ class Guesses:
 
 
 def most_allowed(chance: float, mu: float) -> float:
-    """Largest expected share of right guesses under a Gaussian mechanism with total parameter μ.
+    """Bound the expected share of right guesses under a Gaussian mechanism with total parameter μ.
 
     Each clipped value lies within C of 0, half the sensitivity 2C that μ is made of, so that all
     releases are within a (μ/2)-Gaussian trade-off of releases that do not depend on the label at
@@ -151,7 +151,7 @@ def most_allowed(chance: float, mu: float) -> float:
 
 
 def auc(scores: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve of scores [n] for booleans [n]; one half where a class is empty.
+    """Compute the area under the ROC curve of scores [n] for booleans [n]; 0.5 if a class is empty.
 
     >>> auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
     0.75
@@ -166,7 +166,7 @@ def auc(scores: Tensor, positive: Tensor) -> float:
 
 
 def tpr_at(fpr: float, scores: Tensor, positive: Tensor) -> float:
-    """Largest true-positive rate at a false-positive rate of at most ``fpr``.
+    """Compute the largest true-positive rate at a false-positive rate of at most ``fpr``.
 
     >>> tpr_at(0.5, torch.tensor([1.0, 3.0, 2.0, 4.0]), torch.tensor([False, False, True, True]))
     1.0
@@ -179,11 +179,11 @@ def tpr_at(fpr: float, scores: Tensor, positive: Tensor) -> float:
 
 
 def relative_error(guess: Tensor, truth: Tensor, mean: Tensor) -> float:
-    """Squared error of a reconstruction over that of the mean predictor; below 1 is a leak.
+    """Divide a reconstruction's squared error by the mean predictor's; below 1 is a leak.
 
     Args:
-        guess, truth: [records, numbers].
-        mean: what the attacker would say without any message, [numbers].
+        guess, truth: reconstructed and true numbers, [records, numbers].
+        mean: the guess without any message, [numbers].
     """
     without = float((truth - mean).double().square().sum())
     return float((truth - guess).double().square().sum()) / without if without else 1.0

@@ -1,4 +1,4 @@
-"""The shipped settings that attacks are tried in, for every method, with and without noise.
+"""The shipped configurations that attacks are run on, for every method, with and without noise.
 
 ===========  ====================================================================================
 setting      what it is
@@ -36,9 +36,10 @@ Tree = dict[str, Any]
 
 
 def _tree(epochs: int, client: Tree, server: Tree, rates: tuple[float, float], **more: Any) -> Tree:
-    """Two clients with halves of the digits unless said otherwise; SGD with momentum if trained.
+    """Build a setting: two clients with halves of the digits, unless ``more`` has other data.
 
-    ``rates`` are the clients' learning rate and the server's.
+    SGD has momentum if there are several epochs. ``rates`` are the learning rates of the clients
+    and of the server.
     """
     momentum = 0.9 if epochs > 1 else 0.0
     sides = {"client": (client, rates[0]), "server": (server, rates[1])}
@@ -77,20 +78,20 @@ SETTINGS: Mapping[str, Tree] = {
     ),
 }
 FIRST_ORDER_RATE, NOISED_RATE = 0.05, 0.005
-"""Clients' learning rate of first-order methods, and what noise on every gradient leaves of it."""
+"""Clients' learning rates of first-order methods, without noise on the gradients and with it."""
 FIRST_ORDER_CLIP, SCALAR_CLIP = 1.0, 4.0
-"""C for gradients of a record's loss, and for slopes along a direction."""
+"""The clip C of gradients of a record's loss, and of slopes along a direction."""
 
 
 def setting(
     name: str, method: str, *, noise: bool = False, overrides: Sequence[str] = (), seed: int = 0
 ) -> ExperimentConfig:
-    """A shipped setting, a key of `SETTINGS`, for one method, perhaps with noise on the replies.
+    """Build the shipped setting ``name`` (a key of `SETTINGS`) for one method.
 
-    The overrides, ``key=value``, are applied last.
+    With ``noise``, replies carry Gaussian noise. The overrides, ``key=value``, are applied last.
 
     Raises:
-        ConfigError: an unknown method, or an override that does not fit.
+        ConfigError: the method is unknown or sends no replies, or an override does not fit.
     """
     if method not in METHODS:
         raise ConfigError(f"there is no method {method!r}; known are {', '.join(METHODS)}")
@@ -113,7 +114,7 @@ def setting(
 
 
 def _add_noise(tree: Tree, method: type[Method]) -> None:
-    """Noise of μ = 1 a reply."""
+    """Add Gaussian noise of μ = 1 a reply to a setting."""
     gradient = method.first_order_client and not issubclass(method, Czofo)
     clip = FIRST_ORDER_CLIP if gradient else SCALAR_CLIP
     clip = TANGENT_CLIP if method.sends_tangents else clip
@@ -123,10 +124,10 @@ def _add_noise(tree: Tree, method: type[Method]) -> None:
 
 
 def with_noise(config: ExperimentConfig) -> ExperimentConfig:
-    """A user's configuration with noise of μ = 1 a reply; the server is trained as it was.
+    """Add noise of μ = 1 a reply to a user's configuration; the server's update stays.
 
     Raises:
-        ConfigError: it has noise already, or noise does not fit.
+        ConfigError: the configuration has a mechanism already, or noise does not fit.
     """
     if config.privacy.mechanism != "none":
         raise ConfigError(

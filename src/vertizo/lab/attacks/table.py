@@ -1,4 +1,4 @@
-"""Figures of attacks as people read them."""
+"""Format figures of attacks as tables for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from vertizo.lab.attacks.scores import Figure
 
 
 def of_one(found: Trials) -> list[list[str]]:
-    """A heading, then each figure: what it is, found, control, and what a guarantee allows."""
+    """Tabulate one attack: a heading, then for each figure its meaning, value, control and bound.
+
+    The column of bounds is left out where no guarantee holds.
+    """
     table = [["figure", "what it is", "found", "control", "at most"]]
     for key, figure in found.figures.items():
         bound = figure.as_dict().get("bound")
@@ -21,7 +24,7 @@ def of_one(found: Trials) -> list[list[str]]:
 
 
 def of_many(found: Sequence[Trials]) -> list[list[str]]:
-    """A heading, then a line for each figure, with a text for each method and kind of noise."""
+    """Tabulate many attacks: a row for each figure, a column for each method and kind of noise."""
     columns = list(dict.fromkeys((trials.method, trials.noise) for trials in found))
     cells = {(t.attack, t.method, t.noise): t for t in found}
     return [
@@ -35,7 +38,7 @@ def of_many(found: Sequence[Trials]) -> list[list[str]]:
 
 
 def reasons(found: Sequence[Trials]) -> list[str]:
-    """Why some attacks could not be tried."""
+    """List the reasons why some attacks could not be tried."""
     lines = (
         f"n/a: {t.attack} on {t.method}{' with noise' if t.noise else ''}: {t.unfit}"
         for t in found

@@ -1,4 +1,4 @@
-"""What was on the wire: frames as they passed, and the exchanges that they decode to."""
+"""Record the frames of a run, and decode them to exchanges of queries and replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vertizo.run.loop.simulator import Way
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame on the wire, lost or not, at a time of the virtual clock."""
+    """One frame on the wire, lost or not, with its time on the virtual clock."""
 
     time: float
     way: Way
@@ -29,24 +29,24 @@ class Frame:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A query and its answer, decoded."""
+    """A decoded query with its reply."""
 
     client: int
     number: int
-    """The client's own count of its queries."""
+    """The query's number in the client's own count."""
     ids: Tensor
     """Record IDs, int64 [batch]."""
     embeddings: Tensor
-    """float32 [points, batch, d_h]."""
+    """The query's embeddings, float32 [points, batch, d_h]."""
     values: Tensor
-    """The reply, of the method's shape."""
+    """The reply's values, in the shape of the method."""
 
 
 class Transcript:
-    """Records the frames of a run; the observer of `vertizo.run.loop.simulator.Simulator`.
+    """A recorder of a run's frames; the observer of `vertizo.run.loop.simulator.Simulator`.
 
     Args:
-        latest: keep only the last so many queries of each client, with their replies; None for all.
+        latest: number of queries kept of each client, the last ones with replies; None for all.
     """
 
     def __init__(self, latest: int | None = None) -> None:
@@ -57,39 +57,39 @@ class Transcript:
         self.frames_seen = 0
 
     def __call__(self, time: float, way: Way, client: int, frame: bytes) -> None:
-        """Take note of one frame."""
+        """Record one frame."""
         kept = self._frames.setdefault(client, deque(maxlen=self._most))
         kept.append(Frame(time, way, client, frame))
         self.frames_seen += 1
 
     def frames(self, client: int | None = None) -> list[Frame]:
-        """The frames of one client, or of all, in the order of each client."""
+        """Return the recorded frames of one client, or of all, client by client."""
         chosen = sorted(self._frames) if client is None else [client]
         return [frame for index in chosen for frame in self._frames.get(index, ())]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Turns frames into exchanges, as anybody can who knows the codecs; they are no secret."""
+    """A decoder of frames to exchanges; it needs the codecs only, which are no secret."""
 
     up: Codec
     down: Codec
     records: int
-    """D."""
+    """The number of training records, D."""
     differences: bool = False
-    """Whether queries tell what changed (``codecs.feedback``)."""
+    """Whether queries hold differences to earlier embeddings (``codecs.feedback``)."""
     holds: bool = False
-    """Whether queries may leave out what an earlier one brought (`Method.sends_tangents`)."""
+    """Whether queries may leave out tangents that an earlier one had (`Method.sends_tangents`)."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, records: int) -> Reader:
-        """The reader for a configured run."""
+        """Make the reader for a configured run."""
         codecs = config.codecs
         differences, holds = codecs.feedback in ("up", "both"), config.method.sends_tangents
         return cls(codecs.up, codecs.down, records, differences, holds)
 
     def exchanges(self, transcript: Transcript, client: int | None = None) -> list[Exchange]:
-        """Answered queries, of one client or of all, in the order of each client."""
+        """Return the answered queries of one client, or of all, client by client."""
         clients = sorted({frame.client for frame in transcript.frames(client)})
         return [each for own in clients for each in self._of_client(transcript.frames(own))]
 

@@ -1,4 +1,4 @@
-"""Model completion: a trained client model, a few labels, and a head of the attacker's own.
+"""Model completion: the attacker fits a head to a trained client model by a few known labels.
 
 Fu et al. (2022), the passive attack. Training teaches a client's model what separates the classes;
 whoever holds it puts a linear layer behind it and trains both on a few labelled records. The
@@ -28,15 +28,15 @@ from vertizo.models.base import DifferentiableModel, Points
 def complete(
     client: CuriousClient, ids: Tensor, labels: Tensor, stream: Stream, steps: int
 ) -> Guesses:
-    """Labels of all other records, by a head and the client's model trained on a few.
+    """Guess the labels of all other records by a head and the client's model, trained on a few.
 
-    The head stands on embeddings of unit spread, so that it trains alike whatever their scale.
+    The head takes embeddings scaled to unit spread, so that it trains alike whatever their scale.
 
     Args:
-        client: its features and its model, whose parameters are afterwards what they were.
+        client: the attacker; its model's parameters are restored afterwards.
         ids, labels: the few records whose labels the attacker knows, int64 [few].
-        stream: of the head's first parameters.
-        steps: of training, all labelled records at once.
+        stream: random stream of the head's initial parameters.
+        steps: number of training steps, each on all labelled records.
     """
     model, rows = client.model, client.features[ids]
     assert isinstance(model, DifferentiableModel)
@@ -72,7 +72,7 @@ def complete(
 
 
 def few_of_each(labels: Tensor, per_class: int, stream: Stream) -> Tensor:
-    """IDs of ``per_class`` records of each class, at random; fewer where a class has fewer."""
+    """Draw the IDs of ``per_class`` records of each class; fewer where a class has fewer."""
     order = torch.from_numpy(stream.generator().permutation(labels.numel()))
     chosen = [order[labels[order] == c][:per_class] for c in sorted(set(labels.tolist()))]
     return torch.cat(chosen)
@@ -95,7 +95,7 @@ class ModelCompletion(Attack):
     """Of training the head and the model."""
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs classes, and a model to train further."""
+        """Require classes, and a client model that can be trained further."""
         if (reason := why_no_classes(data)) is not None:
             return reason
         if any(model.name == "function" for model in config.client.every_model):
@@ -110,7 +110,7 @@ class ModelCompletion(Attack):
         return None
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One honest run; the attacker and its control see the same labels."""
+        """Train an honest run and attack it; the attacker and its control see the same labels."""
         truth, stream = data.labels["train"], self.stream(config)
         ids = few_of_each(truth, self.per_class, stream.child("few"))
         ground = arena.train(config, data, latest=1)

@@ -1,17 +1,18 @@
-"""Designed queries: a malicious client makes its loss spell out the labels.
+"""Designed queries: a malicious client sends embeddings whose losses encode the labels as digits.
 
-Ours; it shows what random numbers (Table I of VFL-Cascaded) leave unread. Where the server adds up
-the clients' outputs, a client that sends ``(0, w, 2w, …)`` for one record gets back the loss
-``w · (C − 1 − y)``, up to the other clients' part: one number tells the label. Several records of a
-batch get weights ``w, wC, wC², …``, whose sum is a number to base C with one digit a record, as far
-as the embedding's bound and float32 go; all others get zeros at both points, and cancel.
+An attack of our own; it reads labels that random numbers (Table I of VFL-Cascaded) do not. Where
+the server adds up the clients' outputs, a client that sends ``(0, w, 2w, …)`` for one record gets
+back the loss ``w · (C − 1 − y)``, up to the other clients' part: one number tells the label.
+Several records of a batch get weights ``w, wC, wC², …``, whose sum is a number to base C with one
+digit a record, as far as the embedding's bound and float32 go; all others get zeros at both points,
+and cancel.
 
-* Scalar replies: as many digits as fit; with noise and a clip C, one record a query, one bit of it:
-  outputs that put its slope at −C for half of the classes and at +C for the others.
+* Scalar replies: as many records as digits fit; with noise and a clip C one record a query, and one
+  bit of its label: its slope is −C for half of the classes and +C for the others.
 * VFL-CZOFO's slopes: so few records a query that its q equations determine all their gradients.
-* Tangents: each of the K numbers by itself as a scalar, of as many records as digits fit; with
-  noise one record each (`vertizo.lab.attacks.kinds.designed_tangents`).
-* First order: the reply is the answer, whatever was sent.
+* Tangents: each of the K numbers is read like a scalar, for as many records as digits fit; with
+  noise for one record each (`vertizo.lab.attacks.kinds.designed_tangents`).
+* First order: the reply holds each record's gradient, whatever was sent.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from vertizo.methods.forward_difference import ForwardDifference
 from vertizo.party.batches import Batches
 
 MARGIN = 100.0
-"""w: twice what other clients' outputs may add to a loss."""
+"""The weight w: twice what other clients' outputs may add to a loss."""
 LARGEST = 2.0**20
-"""Losses up to here keep a resolution of an eighth in float32, once summed over a batch."""
+"""Largest loss, summed over a batch, that keeps a resolution of an eighth in float32."""
 
 
 def digits(public: Public) -> int:
-    """Records whose labels fit into one scalar reply."""
+    """Return how many records' labels fit into one scalar reply."""
     if public.clip is not None:
         return 1
     classes, most = public.outputs, min(public.embedding_bound, LARGEST)
@@ -58,7 +59,7 @@ def digits(public: Public) -> int:
 
 
 def records_a_query(public: Public) -> int:
-    """How many labels one query is after."""
+    """Return how many labels one query asks for."""
     method = public.method
     if isinstance(method, AlongDirections):
         return min(designed_tangents.records_a_query(public, method), public.batch_size)
@@ -70,7 +71,10 @@ def records_a_query(public: Public) -> int:
 
 
 def designed_queries(public: Public, batches: Batches) -> Intruder:
-    """Zeros, and for the first records of a batch what makes its loss tell their labels."""
+    """Make a client whose queries encode the labels of a batch's first records in its loss.
+
+    All other records get zeros.
+    """
     dim, count = public.dims[arena.CURIOUS], records_a_query(public)
 
     def choose(number: int, batch: int) -> tuple[Tensor, Tensor]:
@@ -91,7 +95,7 @@ def designed_queries(public: Public, batches: Batches) -> Intruder:
 
 
 def _first_half(number: int, classes: int) -> Tensor:
-    """Which classes a query puts on one side; another half each time, bool [classes]."""
+    """Draw the classes that a query puts on one side, another half each time, bool [classes]."""
     order = np.random.default_rng(number).permutation(classes)
     mask = torch.zeros(classes, dtype=torch.bool)
     mask[torch.from_numpy(order[: (classes + 1) // 2])] = True
@@ -99,7 +103,7 @@ def _first_half(number: int, classes: int) -> Tensor:
 
 
 def decode(client: CuriousClient, stream: Stream) -> Guesses:
-    """The labels that the replies to designed queries spell out."""
+    """Decode labels from the replies to designed queries."""
     return Guesses.joined([_decoded(each, client, stream) for each in client.exchanges])
 
 
@@ -140,11 +144,11 @@ class DesignedQuery(Attack):
     setting: ClassVar[str] = "sum-frozen"
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs a server that sums."""
+        """Require a server that sums the clients' outputs."""
         return why_no_intruder(config, data)
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One run with a malicious client among honest ones."""
+        """Train a run with a malicious client among honest ones, and score what it reads."""
         stream = self.stream(config)
 
         def intruder(public: Public, own: Batches) -> Intruder:

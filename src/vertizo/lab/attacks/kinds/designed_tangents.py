@@ -1,10 +1,11 @@
-"""Designed queries of methods along directions: tangents of which each number spells labels out.
+"""Designed queries for methods along directions: tangents whose replies encode labels as digits.
 
-A client's K numbers are sums over records of ``U_iᵀ (p_i − onehot(y_i))``. One that sends an
-embedding far on the side of class 0 has ``p_i = onehot(0)``, whatever the others sent; with
+The K numbers of a reply are sums over records of ``U_iᵀ (p_i − onehot(y_i))``. A client that sends
+an embedding far on the side of class 0 gets ``p_i = onehot(0)``, whatever the others sent; with
 tangents ``w (0, 1, 2, …)`` record i then adds ``−w y_i`` to one of the numbers. Weights 1, C, C², …
 make a number of base C with one digit a record. `LabelStatistic` takes slopes where p is 1/C, which
-is known as well. With noise and a clip each number is of one record: which half its class is in.
+is known as well. With noise and a clip each number is of one record, and tells which half of the
+classes its label is in.
 """
 
 from __future__ import annotations
@@ -22,27 +23,30 @@ from vertizo.methods.directional_queries import AlongDirections
 from vertizo.methods.label_statistic import LabelStatistic
 
 FAR = 100.0
-"""On the side of a class: twice what other clients' outputs may add."""
+"""Size of an embedding on the side of a class: twice what other clients' outputs may add."""
 LARGEST = 2.0**20
-"""Numbers up to here keep a resolution of an eighth in float32."""
+"""Largest number that keeps a resolution of an eighth in float32."""
 
 
 def digits(public: Public) -> int:
-    """Records whose labels fit into one number."""
+    """Return how many records' labels fit into one number."""
     if public.clip is not None:
         return 1
     return max(1, int(math.log(min(LARGEST, public.embedding_bound)) / math.log(public.outputs)))
 
 
 def records_a_query(public: Public, method: AlongDirections) -> int:
-    """How many labels one query is after."""
+    """Return how many labels one query asks for."""
     return method.num_directions * digits(public)
 
 
 def points(
     public: Public, method: AlongDirections, dim: int, batch: int, half: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Embeddings [batch, d_h] and tangents [K, batch, d_h]; ``half`` of the classes, bool [C]."""
+    """Build embeddings [batch, d_h] and tangents [K, batch, d_h].
+
+    ``half`` marks the classes on one side, bool [C]; it counts under a clip only.
+    """
     plain, tangents = torch.zeros(batch, dim), torch.zeros(method.num_directions, batch, dim)
     if public.clip is None:
         plain[:, 0] = -FAR if dim == 1 else FAR
@@ -62,7 +66,10 @@ def read(
     half: Tensor,
     coin: np.random.Generator,
 ) -> Tensor:
-    """Labels of the first records of a batch, int64; a coin decides within a half of classes."""
+    """Decode the labels of the first records of a batch, int64.
+
+    Under a clip a reply tells a half of the classes, and ``coin`` draws one of them.
+    """
     told, classes, count = released(exchange, public, method), public.outputs, digits(public)
     if public.clip is not None:
         if exchange.embeddings.shape[2] == 1:
@@ -79,7 +86,7 @@ def read(
 
 
 def spelt(number: int, base: int, count: int) -> list[int]:
-    """The last so many digits of a number, the last of all first.
+    """Return the last ``count`` digits of a number in a base, the lowest digit first.
 
     >>> spelt(123, 10, 3)
     [3, 2, 1]

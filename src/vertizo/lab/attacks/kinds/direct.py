@@ -3,8 +3,8 @@
 Fu et al. (2022); VFL-Cascaded, section VI-B and Table I. The server adds up the clients' outputs,
 so that ``∂L/∂h_m = (softmax − one-hot)/B`` is negative in one place only: at the label.
 
-* The *curious client* sends normal numbers, and moves them by a random u where the method sends two
-  points; it reads the sign of the reply's slope along u.
+* The *curious client* sends Gaussian numbers, and moves them by a random u where the method sends
+  two points; it reads the sign of the reply's slope along u.
 * The *eavesdropper* knows the frames of honest clients. In the paper it must guess u. Here the
   frames hold both embeddings of a zeroth-order query, whose difference is u: both are measured.
 """
@@ -36,19 +36,19 @@ from vertizo.party.batches import Batches
 
 
 def lowest(exchange: Exchange, public: Public, shared: Stream) -> Guesses:
-    """For every record of the batch the class whose logit's estimated gradient is lowest."""
+    """Guess for every record of a batch the class whose estimated logit gradient is lowest."""
     return Guesses(exchange.ids, record_gradients(exchange, public, shared).argmin(1))
 
 
 def read_labels(client: CuriousClient) -> Guesses:
-    """What a curious client reads off its own replies."""
+    """Guess labels from a curious client's own replies."""
     return Guesses.joined([lowest(e, client.public, client.shared) for e in client.exchanges])
 
 
 def overhear_labels(listener: Eavesdropper, stream: Stream) -> Guesses:
-    """What an eavesdropper reads off all replies, with directions taken from the frames.
+    """Guess labels from all replies, with directions taken from the frames.
 
-    VFL-CZOFO's directions come from a seed that is not on the wire: there it guesses them.
+    VFL-CZOFO's directions come from a seed that is not on the wire: the eavesdropper guesses them.
     """
     return Guesses.joined(
         [lowest(e, listener.public, stream.child(e.client)) for e in listener.exchanges]
@@ -56,9 +56,9 @@ def overhear_labels(listener: Eavesdropper, stream: Stream) -> Guesses:
 
 
 def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
-    """The same with normal numbers for every direction that a reply is about, as published.
+    """Guess labels from all replies with Gaussian guesses of the directions, as published.
 
-    A first-order reply is about none, and is read as it is.
+    Replies other than scalar ones are read as by `overhear_labels`.
     """
     if kind(listener.public.method) != "scalar":
         return overhear_labels(listener, stream)
@@ -73,8 +73,10 @@ def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
 
 
 def random_queries(public: Public, own: Batches, stream: Stream, step: float) -> Intruder:
-    """Normal embeddings, moved by ``step`` times a normal u of each record's own; or with normal
-    tangents."""
+    """Make a client that sends Gaussian embeddings, moved by ``step`` times a Gaussian u a record.
+
+    For a method that sends tangents, these are Gaussian as well.
+    """
     dim = public.dims[arena.CURIOUS]
     tangents = public.method.points - 1 if public.method.sends_tangents else 0
 
@@ -89,7 +91,7 @@ def random_queries(public: Public, own: Batches, stream: Stream, step: float) ->
 
 
 def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
-    """Why logits are not the sum of the clients' outputs; None if they are."""
+    """Say why the logits are not the sum of the clients' outputs; None if they are."""
     if not isinstance(data.task, Classification):
         return f"{data.name} is a regression, and has no labels to read off a sign"
     if not isinstance(config.server.model, SumConfig):
@@ -105,7 +107,7 @@ def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
 
 
 def why_no_intruder(config: ExperimentConfig, data: VerticalData) -> str | None:
-    """Why a client cannot send queries of its own making to a server that sums; None if it can."""
+    """Say why a client cannot attack a summing server by chosen queries; None if it can."""
     if config.codecs.feedback in ("up", "both"):
         return why_not_summed(config, data) or (
             f"codecs.feedback is {config.codecs.feedback!r}, with which embeddings are sent as "
@@ -127,11 +129,11 @@ class DirectCurious(Attack):
     """Length of the move in units of a standard normal u: small, so that no curvature drowns it."""
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs a server that sums."""
+        """Require a server that sums the clients' outputs."""
         return why_no_intruder(config, data)
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One run with a curious client among honest ones."""
+        """Train a run with a curious client among honest ones, and score what it reads."""
         stream = self.stream(config)
         ground = arena.train(
             config,
@@ -155,11 +157,11 @@ class DirectEavesdropper(Attack):
     setting: ClassVar[str] = "sum"
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs a server that sums."""
+        """Require a server that sums the clients' outputs."""
         return why_not_summed(config, data)
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One run of honest clients."""
+        """Train a run of honest clients, and score what an eavesdropper reads."""
         ground = arena.train(config, data)
         listener, stream = ground.eavesdropper(), self.stream(config)
         truth, promise = data.labels["train"], ground.promise

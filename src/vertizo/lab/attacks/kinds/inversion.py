@@ -1,4 +1,4 @@
-"""Feature inversion: the server turns embeddings back into the features that they were made of.
+"""Feature inversion: the server reconstructs a client's features from its embeddings.
 
 He, Zhang and Lee (2019), query-free: the server cannot ask the client's model anything, it only
 sees the embeddings that training brings. Two attackers, and their coalitions:
@@ -11,8 +11,9 @@ sees the embeddings that training brings. Two attackers, and their coalitions:
 * *coalition* (Luo et al. 2021): other clients put in their own columns of the same records. The
   control is what these columns alone predict: features of one record are correlated.
 
-The figure is the squared error relative to the mean predictor, so that 1 is nothing and 0 all. The
-server has labels, and digits of one class look alike: the control is the mean of each class.
+The figure is the squared error relative to the mean predictor, so that 1 is no leak and 0 a perfect
+reconstruction. The server has labels, and digits of one class look alike: the control is the mean
+of each class.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.losses import Classification
 
 RIDGES = tuple(10.0**power for power in range(-6, 4))
-"""Weights of the penalty that the regression chooses from, by leaving records out."""
+"""Weights of the ridge penalty that the regression chooses from, by cross-validation."""
 
 
 def last_embeddings(exchanges: Sequence[Exchange], client: int, records: int) -> Tensor:
-    """The middle of the last points that were sent for each record, [D, d_h]; NaN where none."""
+    """Average the last points that were sent for each record, [D, d_h]; NaN where none were."""
     own = [each for each in exchanges if each.client == client]
     found = torch.full((records, own[0].embeddings.shape[2]), torch.nan)
     for each in own:
@@ -50,12 +51,12 @@ def last_embeddings(exchanges: Sequence[Exchange], client: int, records: int) ->
 
 
 def decode(inputs: Tensor, known: Tensor, features: Tensor) -> Tensor:
-    """Everybody's features, by a ridge regression on the known records.
+    """Reconstruct all records' features by a ridge regression on the known ones, [D, columns].
 
     Args:
-        inputs: what the attacker has of every record, [D, numbers].
+        inputs: numbers that the attacker has of every record, [D, numbers].
         known: IDs of the records whose features it has.
-        features: these, [known, columns].
+        features: the features of the known records, [known, columns].
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
@@ -67,10 +68,10 @@ def decode(inputs: Tensor, known: Tensor, features: Tensor) -> Tensor:
 
 
 def invert(together: Coalition, target: int, *, embeddings: bool = True) -> Tensor:
-    """With known records: features of client ``target``, [D, columns].
+    """Reconstruct client ``target``'s features by known records, [D, columns].
 
-    By its embeddings and the colluding clients' columns of the same records; without
-    ``embeddings`` by the columns alone, which is the coalition's control.
+    The regression takes its embeddings and the colluding clients' columns; without
+    ``embeddings`` the columns alone, which is the coalition's control.
     """
     server, inputs = together.server, list(together.features.values())
     if embeddings:
@@ -80,29 +81,29 @@ def invert(together: Coalition, target: int, *, embeddings: bool = True) -> Tens
 
 
 class Shadow(NamedTuple):
-    """What the server has after training a shadow: pairs of its own making."""
+    """Embeddings that a trained shadow makes of the server's own records, with their features."""
 
     embeddings: Tensor
-    """The shadow's, [records, d_h]."""
+    """The shadow's embeddings, [records, d_h]."""
     features: Tensor
-    """[records, columns]."""
+    """The records' features, [records, columns]."""
     labels: Tensor
-    """[records]."""
+    """The records' labels, [records]."""
 
 
 def train_shadow(ground: arena.Arena, target: int, stream: Stream, steps: int) -> Shadow:
-    """A shadow of client ``target``'s model, trained without a single query.
+    """Train a shadow of client ``target``'s model without a single query.
 
     He, Zhang and Lee (2019), section V. The server knows w_0, labels, and some records of the same
     kind (here: test records, which took no part in training). It trains shadows of *all* clients,
     since a head takes all embeddings, to predict those records' labels with w_0 fixed.
 
     Args:
-        ground: for the server's head, the test records, and which architecture the clients have;
-            their parameters are not looked at.
-        target: the client.
-        stream: of the shadows' first parameters.
-        steps: of Adam on all test records.
+        ground: the federation, for the server's head, the test records and the architecture of the
+            clients; their parameters are not looked at.
+        target: index of the client.
+        stream: random stream of the shadows' initial parameters.
+        steps: number of steps of Adam on all test records.
     """
     side, labels = ground.federation.server.side, ground.data.labels["test"]
     features = [own["test"] for own in ground.data.features]
@@ -125,7 +126,7 @@ def train_shadow(ground: arena.Arena, target: int, stream: Stream, steps: int) -
 
 
 def invert_by_shadow(server: CuriousServer, target: int, shadow: Shadow) -> Tensor:
-    """Query-free: a decoder of the shadow's embeddings, applied to the client's.
+    """Reconstruct a client's features by a decoder that was fitted on the shadow's embeddings.
 
     The shadow is trained to be of use behind the same head; nothing makes its coordinates the
     client's. The server, which has both sides' labels, maps the client's class means onto the
@@ -140,9 +141,9 @@ def invert_by_shadow(server: CuriousServer, target: int, shadow: Shadow) -> Tens
 
 
 def class_means(rows: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
-    """For every wanted label the mean of the rows that have it, or of all: [wanted, columns].
+    """Return for every wanted label the mean of its rows, or of all rows: [wanted, columns].
 
-    Of known features it is what a server says that has labels and never saw an embedding.
+    Of known features, this is the guess of a server that has labels and saw no embedding.
     """
     found = rows.mean(0).repeat(len(wanted), 1)
     for label in set(wanted.tolist()):
@@ -170,7 +171,7 @@ class FeatureInversion(Attack):
     """Of training the shadow."""
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs numeric features, and records beyond the known ones."""
+        """Require numeric features, and records beyond the known ones."""
         if not data.features[arena.CURIOUS]["train"].is_floating_point():
             return "the client's features are tokens, which the attack does not reconstruct"
         if self.known >= data.records:
@@ -178,7 +179,7 @@ class FeatureInversion(Attack):
         return None
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One honest run; the client `CURIOUS` is the victim here."""
+        """Train an honest run and attack client `CURIOUS`, which is the victim here."""
         target, stream = arena.CURIOUS, self.stream(config)
         order = torch.from_numpy(stream.child("known").generator().permutation(data.records))
         known, rest = order[: self.known], order[self.known :]

@@ -1,4 +1,4 @@
-"""Gradient matching: what must the label, and the others' embeddings, have been for this reply?
+"""Gradient matching: find the label and the other clients' embeddings that explain a reply.
 
 Zhao, Mopuri and Bilen (iDLG, 2020), after Zhu, Liu and Han (2019), for vertical federations. The
 attacker is a client that was also told the server model w_0 (the published Compressed-VFL does so).
@@ -34,11 +34,11 @@ from vertizo.models.parts import flatten, trained
 from vertizo.run.build.models import server_module
 
 SMALLEST = 1e-7
-"""Of a probability in float32, once it is subtracted from 1."""
+"""Smallest probability that float32 still tells apart once it is subtracted from 1."""
 
 
 def match(informed: InformedClient, exchange: Exchange, steps: int) -> tuple[Guesses, Tensor]:
-    """Labels of one exchange's records, and the others' joined embeddings [batch, Σ other d_h].
+    """Guess labels of one exchange's records, and the others' embeddings [batch, Σ other d_h].
 
     For a server that sums, the reconstruction is of the others' sum, centred: [batch, outputs].
     """
@@ -56,7 +56,7 @@ def match(informed: InformedClient, exchange: Exchange, steps: int) -> tuple[Gue
 def _from_search(
     informed: InformedClient, exchange: Exchange, gradients: Tensor, steps: int
 ) -> tuple[Guesses, Tensor]:
-    """Every class and record at once: classes are rows of one large batch."""
+    """Search all classes and records at once: the classes are rows of one large batch."""
     public, index = informed.client.public, informed.client.index
     module = server_module(public.server_model, sum(public.dims), public.outputs)
     flatten(trained(module).values()).copy_(informed.server_parameters[exchange.number])
@@ -89,7 +89,7 @@ def _from_search(
 
 
 def why_no_gradients(config: ExperimentConfig) -> str | None:
-    """Why replies hold no gradient for each record; None if they do."""
+    """Say why replies hold no gradient for each record; None if they do."""
     method = config.method
     if kind(method) == "gradient" or (isinstance(method, Czofo) and method.scalars == "record"):
         return None
@@ -117,7 +117,7 @@ class GradientMatching(Attack):
     """The last so many queries are attacked."""
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs gradients of records, classes and joined embeddings."""
+        """Require classes, embeddings side by side, and replies with each record's gradient."""
         if (reason := why_no_classes(data)) is not None:
             return reason
         if config.server.join != "concat" or data.own is not None:
@@ -129,7 +129,7 @@ class GradientMatching(Attack):
         return why_no_gradients(config)
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One honest run; its last batches are attacked."""
+        """Train an honest run, and attack its last batches."""
         ground = arena.train(config, data, latest=self.exchanges, watch_server=True)
         client = ground.client()
         informed = InformedClient(client, ground.watched.parameters)
@@ -142,7 +142,7 @@ class GradientMatching(Attack):
 
 
 def _true_others(rows: Tensor, ground: arena.Arena) -> Tensor:
-    """What the reconstruction is held against, from the server's table."""
+    """Extract the true embeddings of the others from rows of the server's table, for scoring."""
     dims = ground.federation.server.side.table.dims
     start = sum(dims[: arena.CURIOUS])
     others = torch.cat([rows[:, :start], rows[:, start + dims[arena.CURIOUS] :]], 1)

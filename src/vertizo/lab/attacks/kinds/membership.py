@@ -1,4 +1,4 @@
-"""Membership inference on the released model: was this record trained on?
+"""Membership inference: tell from the released model whether a record was trained on.
 
 * *loss* (Yeom et al. 2018): a model is surer of what it has seen; the score is minus the loss.
 * *calibrated* (Watson et al. 2022; the idea of LiRA, Carlini et al. 2022, without its shadows):
@@ -30,7 +30,7 @@ FPR = 0.01
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
-    """log p/(1 − p) of each record's label, [rows]; a decreasing function of its loss."""
+    """Compute log p/(1 − p) of each record's label, [rows]; a decreasing function of its loss."""
     logits = logits.double()
     at_label = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -torch.inf)
@@ -38,12 +38,12 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def loss_scores(model: ReleasedModel, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-    """How sure the released model is of each record's label, [rows]."""
+    """Compute the released model's `confidence` in each record's label, [rows]."""
     return confidence(model.logits(features), labels)
 
 
 def calibrated_scores(model: ReleasedModel, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-    """How much surer it is than a reference that was trained on the attacker's own records."""
+    """Subtract from `loss_scores` those of a reference model fitted on the attacker's records."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -76,7 +76,7 @@ class MembershipInference(Attack):
     setting: ClassVar[str] = "overfitted"
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs classes, and records that were not trained on."""
+        """Require classes, and test records that were not trained on."""
         if (reason := why_no_classes(data)) is not None:
             return reason
         if data.own is not None:
@@ -90,7 +90,7 @@ class MembershipInference(Attack):
         return None
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One honest run; its last parameters are released."""
+        """Train an honest run, and attack the model with its last parameters."""
         ground = arena.train(config, data, latest=1)
         rows = data.labels["test"].numel()
         order = torch.from_numpy(self.stream(config).generator().permutation(rows))

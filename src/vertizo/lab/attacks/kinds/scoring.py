@@ -1,12 +1,12 @@
-"""Scoring replies: two classes have gradients of two norms and two directions.
+"""Reply scoring: rank records of two classes by the norm and the direction of their gradients.
 
 Li et al. (2022). With two classes ``∂f_i/∂h_i = (p_i − y_i) · v``: a positive and a negative record
 point opposite ways, and a confident model gives records of the rarer class longer gradients. The
 attacker scores every record by the norm of its gradient, or by the cosine to that of one record
 whose label it knows; the figure is the leak AUC. A record's scores are averaged over its exchanges.
 
-Control: the same scores from replies that were dealt to other exchanges, and within them to other
-records. What they still say came from the client's own embeddings.
+Control: the same scores from replies that were shuffled between exchanges, and within them between
+records. What they still tell came from the client's own embeddings.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Found = Sequence[tuple[Tensor, Tensor]]
 
 
 def gradients(client: CuriousClient) -> Found:
-    """What a client's exchanges say of its records' gradients."""
+    """Estimate the records' gradients from a client's exchanges."""
     return [(e.ids, record_gradients(e, client.public, client.shared)) for e in client.exchanges]
 
 
 def norm_scores(found: Found, records: int) -> Tensor:
-    """Mean norm of each record's gradients, [D]; long speaks for the rarer class."""
+    """Compute the mean norm of each record's gradients, [D]; large ones suggest the rarer class."""
     return _mean([(ids, g.norm(dim=1)) for ids, g in found], records)
 
 
 def direction_scores(found: Found, records: int, known: int) -> Tensor:
-    """Mean cosine of each record's gradient to that of record ``known``, [D].
+    """Compute the mean cosine of each record's gradient to that of record ``known``, [D].
 
-    The known record's gradient is the last one seen before or in an exchange, or the first after.
+    An exchange is compared with the known record's last gradient up to it, or else its first.
     """
     seen = [gradient[ids == known] for ids, gradient in found]
     reference = next((rows[0] for rows in seen if len(rows)), None)
@@ -69,7 +69,7 @@ def _mean(scores: Found, records: int) -> Tensor:
 
 
 def dealt_anew(exchanges: Sequence[Exchange], stream: Stream) -> list[Exchange]:
-    """The same queries with each other's replies; rows of a reply go to other records as well."""
+    """Shuffle replies between queries of one batch size, and rows of a reply between records."""
     rng = stream.generator()
     changed = list(exchanges)
     for size in {each.ids.numel() for each in exchanges}:
@@ -95,7 +95,7 @@ class ReplyScoring(Attack):
     setting: ClassVar[str] = "binary"
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
-        """Needs two classes."""
+        """Require two classes, and replies that the attack can read."""
         if not isinstance(data.task, Classification) or data.task.outputs != 2:
             return f"{data.name} has not two classes; the attack is for two (data.name)"
         if kind(config.method) is None:
@@ -103,7 +103,7 @@ class ReplyScoring(Attack):
         return None
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """One honest run; the control reads replies dealt anew."""
+        """Train an honest run and attack it; the control reads shuffled replies."""
         truth, stream = data.labels["train"], self.stream(config)
         rare = int(torch.bincount(truth, minlength=2).argmin())
         positive = truth == rare
