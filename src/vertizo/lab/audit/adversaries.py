@@ -1,8 +1,8 @@
-"""Clients that try to tell the label, and the numbers by which they do.
+"""Adversaries of the audit: colluding clients that guess the label from the replies.
 
-All clients collude, and choose as they like how to train: `Malicious` and `Measuring` send what
-tells them most, `Honest` follows the protocol. What the malicious ones send does not depend on
-replies, so it is prepared once and sent in every trial.
+All clients collude, and choose how to train: `Malicious` and `Measuring` send the queries that
+tell them most, `Honest` follows the protocol. The malicious ones' queries do not depend on
+replies, so they are prepared once and sent in every trial.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from vertizo.protocol.messages import Query, Reply
 from vertizo.run.loop.simulator import Way
 
 COMPANIONS = 7
-"""Other records beside the target in a malicious batch, at most; they add exactly nothing."""
+"""Most other records beside the target in a malicious batch; they add exactly 0 to the sum."""
 
 
 class Adversary(Protocol):
-    """Plays one trial and says what it saw."""
+    """A player of the audit's game, who plays one trial and returns what it saw."""
 
     name: str
     statistic: str
-    """What it goes by, in words."""
+    """The number by which it guesses, in words."""
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """Play one trial in that world: the numbers that were seen, [numbers]."""
+        """Play one trial in that world, and return the numbers seen, [numbers]."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class _Move:
 
     frame: bytes
     weights: NDArray[np.float64]
-    """What the answer's values count for, [values]."""
+    """Weights of the reply's values in the statistic, [values]."""
     about_target: bool
 
 
 class Scripted:
-    """Prepares queries once, sends them in every trial, and adds up what comes back."""
+    """Base of adversaries that prepare queries once, send them in each trial and sum the replies."""
 
     name: str
 
@@ -75,21 +75,21 @@ class Scripted:
         *,
         about_target: bool = False,
     ) -> None:
-        """Prepare a query; ``weigh`` takes how much its answer depends on the label."""
+        """Prepare a query; ``weigh`` maps how far the label moves its reply to the weights."""
         frame = self._crafter.query(client, self._numbers[client], ids, middle, half)
         self._numbers[client] += 1
         weights = weigh(self._crafter.feed(frame))
         self._moves.append(_Move(frame, weights, about_target=about_target))
 
     def _ask_about_target(self, client: int, pair: Pair, others: Tensor) -> None:
-        """Ask about the target, and others with h+ = h− of which nothing is asked."""
+        """Prepare a query about the target; other records in it have h+ = h−, and add nothing."""
         ids = torch.cat([torch.tensor([self._setting.record]), others[: self._most]])
         middle, half = torch.zeros(2, ids.numel(), pair.half.numel())
         middle[0], half[0] = pair.middle, pair.half
         self._ask(client, ids, middle, half, np.ones_like, about_target=True)
 
     def _others(self, client: int, epoch: int) -> Tensor:
-        """All records but the target, in the client's order for that epoch."""
+        """Return all records but the target, in the client's order for that epoch."""
         generator = self._stream.child("batches", client).generator(epoch)
         order = generator.permutation(self._setting.data.records)
         return torch.from_numpy(order[order != self._setting.record])
@@ -97,9 +97,10 @@ class Scripted:
     def _played(
         self, world: World, seed: int, *, repeatable: bool = False
     ) -> tuple[NDArray[np.float64], ServerParty]:
-        """Weighted sums of the replies about the target and of those about others, [2]; the server.
+        """Play a trial; return the weighted sums of replies, [2], and the server.
 
-        The server trains as it would: on what was uploaded before the first query, and after each.
+        The first sum is of replies about the target, the second of those about others. The server
+        trains as in a run: on what was uploaded before the first query, and after each query.
         """
         server = self._setting.federation(world, seed, repeatable=repeatable).server
         sums, batch_size = np.zeros(2), self._setting.config.batch_size
@@ -113,7 +114,10 @@ class Scripted:
 
 
 class Malicious(Scripted):
-    """For the target h± so far apart that its label takes δ from −C to +C; for others h+ = h−."""
+    """Malicious clients: the target's h± are so far apart that its label moves δ from −C to +C.
+
+    All other records have h+ = h−.
+    """
 
     name = "malicious"
     statistic = "sum of the replies about the record"
@@ -129,16 +133,16 @@ class Malicious(Scripted):
                 self._ask_about_target(client, pairs[client], self._others(client, epoch))
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """The sum, times B."""
+        """Play a trial; return the sum of the replies about the target, times B, [1]."""
         return self._played(world, seed)[0][:1]
 
 
 class Measuring(Scripted):
-    """Also asks about other records, whose labels it knows, to measure how far w_0 moved.
+    """Malicious clients that also ask about records of known labels, to measure how far w_0 moved.
 
-    The target's embeddings lie far out, where a server that trains on its label moves far. What
-    each reply about others, of which there are at most ``probes``, counts for is how much it
-    differed between two shadow servers.
+    The target's embeddings lie far out, where a server that trains on its label moves far. Each of
+    the at most ``probes`` replies about others is weighted by how much it differed between two
+    shadow servers.
     """
 
     name = "malicious, measuring w_0"
@@ -165,18 +169,18 @@ class Measuring(Scripted):
                 self._ask(client, ids, torch.zeros_like(half), half, lambda signal: signal)
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """Both sums, times B."""
+        """Play a trial; return the sums about the target and about others, times B, [2]."""
         return self._played(world, seed)[0]
 
 
 @dataclass
 class _Listener:
-    """What colluding clients make of the queries and replies of one trial."""
+    """An observer of one trial that adds up the evidence in its queries and replies."""
 
     setting: Setting
     noise_std: float
     evidence: float = 0.0
-    """Log-likelihood ratio of the replies so far, world 1 to world 0."""
+    """Log-likelihood ratio of the replies so far, world 1 against world 0."""
     _queries: dict[int, Query] = field(default_factory=dict)
     _answered: set[tuple[int, int]] = field(default_factory=set)
 
@@ -204,9 +208,9 @@ class _Listener:
 
 
 class Honest:
-    """Follows the protocol, with its own models, directions and batches, and looks at all replies.
+    """Clients that follow the protocol, and compute a likelihood ratio from all replies.
 
-    It takes w_0 to stay what it was; where it moves, the ratio is off, and the bound weaker.
+    They assume that w_0 does not move; where it does, the ratio is off, and the bound weaker.
     """
 
     name = "following the protocol"
@@ -217,7 +221,7 @@ class Honest:
         self._noise_std = setting.reference.statement().noise_std or 1.0
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """The log-likelihood ratio."""
+        """Play a trial; return the log-likelihood ratio of all replies, [1]."""
         listener = _Listener(self._setting, self._noise_std)
         federation = self._setting.federation(world, seed, listener)
         table: EmbeddingTable = self._setting.side.table

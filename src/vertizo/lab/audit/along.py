@@ -1,8 +1,8 @@
-"""Clients that send tangents of their own making, for methods that ask along directions.
+"""Adversary of the audit with crafted tangents, for methods that ask along directions.
 
-The target's tangents are so long that its label takes its K numbers from norm C on one side of 0
-to norm C on the other; all other records have none, and add exactly nothing. What comes back is
-linear in the release, number by number, by factors that everybody knows: it is undone. Where the
+The target's tangents are so long that its label moves its K numbers from norm C on one side of 0
+to norm C on the other; all other records have none, and add exactly nothing. The reply is linear in
+the release, number by number, with factors that everybody knows: they are divided out. Where the
 server moves its copy of the embeddings by its step, the next client, who knows the step, moves
 them back.
 """
@@ -26,18 +26,18 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
 
 SIZE = 1e4
-"""How long a tangent is: far beyond any clip, and short enough that steps along it are undone."""
+"""Length of a tangent: far beyond any clip, and short enough that steps along it can be undone."""
 
 
 class CraftedTangents:
-    """Adds up what was released, along the direction in which the label moves it.
+    """Malicious clients that sum the releases along the direction in which the label moves them.
 
     Args:
-        setting: of a method that asks along directions, and a server that sums.
+        setting: a setting with a method that asks along directions, and a server that sums.
         size: length of the target's tangents; any float, which the server may mend.
 
     Raises:
-        ConfigError: another method or server.
+        ConfigError: the setting has another method or server.
     """
 
     name = "malicious"
@@ -59,7 +59,7 @@ class CraftedTangents:
         self._prepared = {dim: self._prepare(dim) for dim in set(self._dims)}
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """Play all queries of all clients: that sum, times B, [1]."""
+        """Play all queries of all clients; return the sum of the releases, times B, [1]."""
         setting, server = self._setting, self._setting.server(world, seed)
         rows = [torch.zeros(dim) for dim in self._dims]  # of the target, where the server has them
         found = 0.0
@@ -80,9 +80,12 @@ class CraftedTangents:
         return np.array([found * setting.config.batch_size])
 
     def _prepare(self, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a client with embeddings of that size: what it sends, but for the target's embedding,
-        [1 + K, batch, d_h]; along which of the K numbers the label moves the release, of length 1;
-        and what each of them is multiplied by on its way into the reply.
+        """Prepare the queries of a client with embeddings of size ``dim``.
+
+        Returns:
+            Embeddings and tangents, but for the target's embedding, [1 + K, batch, d_h]; the unit
+            vector along which the label moves the release, [K]; and the factor of each of its
+            numbers in the reply, [K].
         """
         count, contrast = self._method.num_directions, self._contrast(dim)
         shares = torch.linspace(1, 2, count)  # not alike, as those of honest clients
@@ -94,13 +97,13 @@ class CraftedTangents:
         return sent, along / along.norm().clamp(min=1e-300), factors
 
     def _answered(self, sent: Tensor, released: Tensor) -> Answered:
-        """What becomes of a release."""
+        """Compute the method's reply to a query, and its step, from a release."""
         arrived = mended(sent, self._setting.config.server.embedding_bound)
         query = Query(0, 0, self._ids, arrived)
         return self._method.answered(query, released, self._setting.side.plan.noise_std)
 
     def _contrast(self, dim: int) -> Tensor:
-        """Along which the label moves a slope from above 0 to below it, [d_h]."""
+        """Return the direction along which the label moves a slope from above 0 to below, [d_h]."""
         if dim == 1:
             return torch.ones(1)
         contrast = torch.zeros(dim)
@@ -110,6 +113,6 @@ class CraftedTangents:
 
     @property
     def _middle(self) -> float:
-        """The sum of embeddings at which slopes of the two labels are as far on either side."""
+        """The sum of embeddings at which the two labels' slopes are opposite numbers."""
         is_regression = isinstance(self._setting.data.task, Regression)
         return sum(self._setting.labels) / 2 if is_regression else 0.0

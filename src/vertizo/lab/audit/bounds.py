@@ -1,4 +1,4 @@
-"""A lower bound on ε from what an observer saw in two neighbouring worlds.
+"""A lower bound on ε from samples of what an observer saw in two neighbouring worlds.
 
 If a mechanism is (ε, δ)-DP, no event S may have ``P₁(S) > e^ε P₀(S) + δ``, nor the same with the
 worlds exchanged. So each event that an observer can name gives ``ε ≥ ln((P₁(S) − δ) / P₀(S))``, and
@@ -37,35 +37,35 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class LowerBound:
-    """ε is at least ``epsilon``, unless something happened that is rarer than 1 − confidence."""
+    """A lower bound on ε that holds with probability ``confidence``."""
 
     epsilon: float
     delta: float
     confidence: float
     threshold: float
-    """The event is that the statistic is at least this, or below it."""
+    """Threshold of the event: the statistic is at least this, or below it (see ``side``)."""
     side: Side
     likelier_in: int
-    """The world that the event speaks for, 0 or 1."""
+    """The world in which the event is likelier, 0 or 1."""
     trials: int
-    """Of each world, all of them."""
+    """Number of all trials of each world."""
     counted: int
-    """Of each world, those that the bound was taken on."""
+    """Number of trials of each world that the bound was taken on."""
     hits: int
-    """How many of those were in the event in that world (true positives)."""
+    """Counted trials of the likelier world that were in the event (true positives)."""
     false_hits: int
-    """And in the other world."""
+    """Counted trials of the other world that were in the event (false positives)."""
 
 
 def rate_at_least(hits: Counts, trials: int, error: float) -> Array:
-    """Clopper-Pearson: a probability is at least this, wrong with probability ``error`` at most."""
+    """Clopper-Pearson lower bound on a probability, wrong with probability ``error`` at most."""
     counted = np.asarray(hits, np.float64)
     inside = betaincinv(np.maximum(counted, 1), trials - counted + 1, error)
     return np.where(counted > 0, inside, 0.0)
 
 
 def rate_at_most(hits: Counts, trials: int, error: float) -> Array:
-    """Clopper-Pearson: a probability is at most this, wrong with probability ``error`` at most."""
+    """Clopper-Pearson upper bound on a probability, wrong with probability ``error`` at most."""
     counted = np.asarray(hits, np.float64)
     inside = betaincinv(counted + 1, np.maximum(trials - counted, 1), 1 - error)
     return np.where(counted < trials, inside, 1.0)
@@ -74,9 +74,9 @@ def rate_at_most(hits: Counts, trials: int, error: float) -> Array:
 def epsilon_at_least(
     hits: Counts, false_hits: Counts, trials: int, delta: float, confidence: float
 ) -> Array:
-    """ε from counts of one event in both worlds, −∞ where they show nothing.
+    """Bound ε from below by the counts of one event in both worlds; −∞ where they show nothing.
 
-    Both bounds on probabilities are wrong at most half as often as the whole may be.
+    Each of the two bounds on probabilities may be wrong with probability (1 − confidence) / 2.
     """
     error = (1 - confidence) / 2
     low, high = rate_at_least(hits, trials, error), rate_at_most(false_hits, trials, error)
@@ -87,16 +87,16 @@ def epsilon_at_least(
 def lower_bound(
     world0: Array, world1: Array, *, delta: float, confidence: float = 0.95
 ) -> LowerBound:
-    """The bound from what was seen in so many trials of each world.
+    """Bound ε from below by what was seen in trials of each world.
 
     Args:
-        world0, world1: [trials], or [trials, numbers] where several numbers were seen in each;
-            in the order in which the trials were made, as many of either.
-        delta: at which ε is bounded.
-        confidence: that the whole bound holds, e.g. 0.95.
+        world0, world1: statistics of as many trials of each world, in the order of the trials:
+            [trials], or [trials, numbers] if several numbers were seen in each.
+        delta: the δ at which ε is bounded.
+        confidence: probability with which the bound must hold, e.g. 0.95.
 
     Raises:
-        ConfigError: too few trials, or a confidence outside (0, 1).
+        ConfigError: there are too few trials, or the confidence is outside (0, 1).
     """
     fraction("confidence", confidence)
     seen0, seen1 = (np.asarray(w, np.float64).reshape(len(w), -1) for w in (world0, world1))
@@ -128,9 +128,9 @@ def lower_bound(
 
 
 def discriminant(seen0: Array, seen1: Array) -> Array:
-    """Weights that separate two samples best if they are normal with a common covariance (Fisher).
+    """Compute Fisher's weights, which separate two normal samples of a common covariance best.
 
-    One number is left as it is.
+    A single number has weight 1.
     """
     if seen0.shape[1] == 1:
         return np.ones(1)
@@ -146,7 +146,7 @@ def discriminant(seen0: Array, seen1: Array) -> Array:
 def _event(
     world0: Array, world1: Array, delta: float, confidence: float
 ) -> tuple[float, Side, int]:
-    """The event that promises most on trials like these: threshold, side, and likelier world.
+    """Choose the event with the largest bound: its threshold, side, and likelier world.
 
     Thresholds lie halfway between neighbouring values. One false hit is added to those counted:
     the best of many thresholds owes some of its lead to luck, which other trials do not repeat.

@@ -1,4 +1,4 @@
-"""The games of ``vertizo privacy audit``: which adversaries play against which servers."""
+"""The games of ``vertizo privacy audit``: pairs of a server and an adversary that plays it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ ALONG = ("tangent", "label-statistic")
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table."""
+    """One game, which is one line of the audit's table."""
 
     title: str
     setting: Setting
     adversary: Callable[[Setting], Adversary]
     trials: int
-    """Of either label."""
+    """Number of trials of either label."""
 
 
 def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> list[Case]:
-    """Noise by the published formula, exact noise, a server on raw labels, and private ones;
-    methods that ask along directions; and private labels.
+    """List the games on the small federation: with each kind of noise, server and mechanism.
 
     Args:
-        trials: of either label, by malicious clients.
-        honest_trials: of either label, by clients that follow the protocol; 0 for none.
-        probes: queries about other records that measure the server model, at most.
-        record: whose label is guessed.
+        trials: trials of either label by malicious clients.
+        honest_trials: trials of either label by clients that follow the protocol; 0 for none.
+        probes: largest number of queries about other records that measure the server model.
+        record: ID of the record whose label is guessed.
     """
     torch.set_num_threads(1)
     data, measuring = small.data(), partial(Measuring, probes=probes)
@@ -72,7 +71,7 @@ def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> li
 def configured_cases(
     config: ExperimentConfig, trials: int, honest_trials: int, probes: int, record: int
 ) -> list[Case]:
-    """The games on one configuration; arguments as of `small_cases`.
+    """List the games on one configuration; arguments as of `small_cases`.
 
     Raises:
         UserError: the configuration cannot be audited.

@@ -1,8 +1,8 @@
-"""Embeddings that make a reply say which label it is, found by trying many on shadow servers.
+"""Search for embeddings whose reply reveals the label, by trying many on shadow servers.
 
 A shadow is a server of the adversary's own, built from what it knows. Shadows come in pairs, one of
-each world, with the same randomness: whatever differs between the two comes from the label. Where
-the server model moves, several pairs stand for what noise may make of it.
+each world, with the same randomness: any difference between the two comes from the label. Where the
+server model moves, several pairs sample what noise may make of it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Reply
 
 CANDIDATES = 128
-"""Pairs of embeddings that are tried for one query."""
+"""Number of pairs of embeddings that are tried for one query."""
 SHADOWS = 3
-"""Pairs of shadows where the server model moves."""
+"""Number of pairs of shadows where the server model moves."""
 ENOUGH = 0.999
-"""Share of the best signal from which on other things decide."""
+"""Candidates with this share of the best signal count as equal, and are chosen by length."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One client's ``h+`` and ``h−`` of one record, as middle and half the difference, [d_h]."""
+    """A client's ``h+`` and ``h−`` of one record, as their middle and half difference, [d_h]."""
 
     middle: Tensor
     half: Tensor
 
 
 def values(setting: Setting, server: ServerParty, frame: bytes) -> NDArray[np.float64]:
-    """What a server answers a query with, [values]; it then trains as it would."""
+    """Send a query to a server, let it train as in a run, and return the reply's values, [values]."""
     [(_, answer)] = server.receive(frame)
     server.train_between_queries()
     reply = wire.decode(answer, setting.config.codecs.down)
@@ -49,11 +49,11 @@ def values(setting: Setting, server: ServerParty, frame: bytes) -> NDArray[np.fl
 
 
 class Crafter:
-    """Chooses what a malicious client sends.
+    """A builder of malicious clients' queries.
 
     Args:
-        setting: what is known.
-        stream: the adversary's own randomness.
+        setting: the game's setting, which the adversary knows.
+        stream: the adversary's own random stream.
     """
 
     def __init__(self, setting: Setting, stream: Stream) -> None:
@@ -68,18 +68,21 @@ class Crafter:
         self._largest = setting.config.server.embedding_bound / 2
 
     def feed(self, frame: bytes) -> NDArray[np.float64]:
-        """What the label makes of the answer, on average over shadows, times B: [values]."""
+        """Send a query to all shadows; return how far the label moves the reply, times B, [values].
+
+        The result is the mean over pairs of shadows.
+        """
         told = [[values(self._setting, own, frame) for own in pair] for pair in self._shadows]
         mean = np.mean([one - zero for zero, one in told], 0)
         return np.asarray(mean * self._setting.config.batch_size, np.float64)
 
     def target(self, client: int, *, far: bool = False) -> Pair:
-        """Embeddings of the target for which δ is +C with one label and −C with the other.
+        """Find embeddings of the target for which δ is +C with one label and −C with the other.
 
         Their middle is 0, or ``far`` from it, so that a server which trains there moves far.
 
         Raises:
-            ConfigError: none were found.
+            ConfigError: no embeddings were found that tell the labels apart.
         """
         setting = self._setting
         halves = self._random(setting.side.table.dims[client], -1, 2)
@@ -100,7 +103,7 @@ class Crafter:
         return Pair(middles[place], halves[place])
 
     def probe(self, client: int, ids: Tensor, along: Tensor) -> Tensor:
-        """Embeddings of records with known labels whose δ tell how far w_0 moved.
+        """Find embeddings of records with known labels whose δ reveal how far w_0 moved.
 
         Their middle is 0, so that the server learns little from them. Half of the candidates lie
         ``along`` the middle of the target's embeddings, [d_h], the others anywhere.
@@ -118,9 +121,9 @@ class Crafter:
         return halves[places] * signs.unsqueeze(1)  # all records push the sum the same way
 
     def query(self, client: int, number: int, ids: Tensor, middle: Tensor, half: Tensor) -> bytes:
-        """The frame of a query; embeddings [batch, d_h], the same for each direction.
+        """Encode a query; ``middle`` and ``half`` are [batch, d_h], the same for each direction.
 
-        With tangents of zeros where the method sends tangents, which then tell nothing.
+        Where the method sends tangents, these are zeros, whose replies tell nothing.
         """
         method, points = self._setting.config.method, torch.stack([middle + half, middle - half])
         if isinstance(method, AlongDirections):
@@ -134,9 +137,9 @@ class Crafter:
     def _tried(
         self, client: int, ids: Tensor, middles: Tensor, halves: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Each record's δ at every shadow for each candidate, [shadows, 2, candidates, batch].
+        """Evaluate candidates: each record's δ at every shadow, [shadows, 2, candidates, batch].
 
-        And how far apart the labels put it once it is clipped, [candidates, batch].
+        The second result is the mean distance of the two labels' clipped δ, [candidates, batch].
         """
         setting = self._setting
         # h+ and h− in turn, the same for every record.
@@ -152,7 +155,7 @@ class Crafter:
         return slopes, (clipped[:, 1] - clipped[:, 0]).mean(0)
 
     def _random(self, dim: int, low: float, high: float) -> Tensor:
-        """Vectors of any direction, [candidates, d_h], of lengths 10^low to 10^high."""
+        """Draw vectors of any direction, [candidates, d_h], with lengths of 10^low to 10^high."""
         directions = self._generator.standard_normal((CANDIDATES, dim))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         lengths = 10.0 ** self._generator.uniform(low, high, (CANDIDATES, 1))

@@ -1,4 +1,4 @@
-"""Clients that are handed the server's final model, and choose the record's embeddings for it."""
+"""Adversary of the audit that receives the server's final model, and seeks to move it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from vertizo.protocol.messages import Upload
 from vertizo.testing.hard_rows import Rows
 
 TRIES = 200
-"""Rows of embeddings that are tried for the record."""
+"""Number of rows of embeddings that are tried for the record."""
 STAGES = 3
-"""Models at which each is tried: as it begins, and after noise has moved it."""
+"""Number of models at which each row is tried: the initial one, and others moved by noise."""
 SHADOWS = 8
-"""Pairs of shadows that say where the label moves the model; a few random directions are not."""
+"""Number of pairs of shadows whose mean gives the direction in which the label moves the model."""
 
 
 class FinalModel(Scripted):
-    """Sends embeddings behind which the label moves w_0 furthest, and looks at w_0 in the end.
+    """Malicious clients that send embeddings at which the label moves w_0 furthest, and read w_0.
 
-    The embeddings are found by a search over rows that are hard on a clip: how far apart one step
-    of the real update takes the model for the two labels. They fill the record's row of the table
-    by an upload, where the federation begins with one, and by queries about that record alone.
+    A search over rows that are hard on a clip finds the embeddings for which one step of the real
+    update takes the two labels' models furthest apart. An upload, where the federation begins with
+    one, and queries about that record alone put them into the record's row of the table.
 
     Raises:
-        ConfigError: the server is not trained, or nothing that it was sent moved it by the label.
+        ConfigError: the server is not trained, or no embeddings were found that move it by the
+            label.
     """
 
     name = "malicious, given the final model"
@@ -65,19 +66,19 @@ class FinalModel(Scripted):
         self._along = self._direction()
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """How far w_0 ended along that direction, [1]."""
+        """Play a trial; return how far w_0 moved along the label's direction, [1]."""
         return np.array([float(self._moved(self._played(world, seed)[1]) @ self._along)])
 
     def _store(self, client: int, ids: Tensor, part: Tensor) -> None:
-        """A query that fills those records' rows and learns nothing by its reply: h+ = h−.
+        """Prepare a query with h+ = h−, which fills those records' rows; its reply tells nothing.
 
-        Their middle is then what was chosen to the last bit, on which the search depends.
+        Their middle is then the chosen row to the last bit, on which the search depends.
         """
         middle = part.expand(ids.numel(), -1)
         self._ask(client, ids, middle, torch.zeros_like(middle), np.zeros_like)
 
     def _furthest(self) -> Tensor:
-        """The record's joined embeddings, [Σ d_h]."""
+        """Search the record's joined embeddings at which the label moves w_0 furthest, [Σ d_h]."""
         setting = self._setting
         width = sum(setting.side.table.dims)
         generator = self._stream.child("rows").generator()
@@ -96,7 +97,7 @@ class FinalModel(Scripted):
         return found
 
     def _on_the_way(self, queries: int) -> ServerParty:
-        """A server that noise has moved in so many updates, none of which the label was in."""
+        """Make a server that ``queries`` noisy updates without the record have moved."""
         seed = self._stream.child("on the way").seed(queries)
         server = self._setting.federation(0, seed, repeatable=True).server
         if queries:
@@ -108,11 +109,11 @@ class FinalModel(Scripted):
         return server
 
     def _apart(self, server: ServerParty, row: Tensor) -> float:
-        """How far apart the labels take w_0 in one step; its noise cancels."""
+        """Return the distance between the two labels' w_0 after one step; its noise cancels."""
         return float((self._stepped(server, row, 1) - self._stepped(server, row, 0)).norm())
 
     def _stepped(self, server: ServerParty, row: Tensor, world: World) -> Tensor:
-        """How one step on the record moves w_0, float64 [d_0]; the server is left as it was.
+        """Compute how one step on the record moves w_0, float64 [d_0]; then restore the server.
 
         The record is alone in its batch, or in a secret sample of others that are zeros.
         """
@@ -139,7 +140,10 @@ class FinalModel(Scripted):
         return moved
 
     def _direction(self) -> Tensor:
-        """Where the label moves w_0 in a whole trial, on average over shadows, [d_0]."""
+        """Return the unit vector along which the label moves w_0 in a whole trial, [d_0].
+
+        It is the mean over pairs of shadows.
+        """
         apart = []
         for place in range(SHADOWS):
             seed = self._stream.child("shadows").seed(place)

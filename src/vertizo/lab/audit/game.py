@@ -1,4 +1,4 @@
-"""The game, played often enough to bound ε, and what the accountant says beside it."""
+"""Play the audit's game often enough to bound ε, and set the accountant's figures beside it."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ class Audit:
     """One adversary's lower bound on ε, and the accountant's figures at the same δ."""
 
     title: str
-    """What was audited."""
+    """Name of the server that was audited."""
     adversary: str
     statistic: str
     bound: LowerBound
     guarantee: str
     epsilon_claimed: float | None
-    """The ε that the configuration is said to give, by the exact accounting or by the published
-    formula; None where nothing is said."""
+    """The ε that the configuration claims, by the exact accounting or by the published formula;
+    None where it claims none."""
     epsilon_exact: float | None
-    """The accountant's upper bound on everything; None where there is none."""
+    """The accountant's upper bound on all releases; None where there is none."""
     epsilon_replies: float | None
     """The accountant's upper bound on the replies alone; None without noise on them."""
     words: str
-    """What the run guarantees, in words."""
+    """The run's guarantee in words."""
 
     @property
     def refutes_claim(self) -> bool:
-        """Whether more was measured than is claimed."""
+        """Whether the measured lower bound is above the claimed ε."""
         return self.epsilon_claimed is not None and self.bound.epsilon > self.epsilon_claimed
 
     @property
     def refutes_accountant(self) -> bool:
-        """Whether more was measured than the accountant allows: it or the server is wrong.
+        """Whether the measured lower bound is above the accountant's ε: it or the server is wrong.
 
         If both are right, this happens with probability 1 − confidence at most.
         """
         return self.epsilon_exact is not None and self.bound.epsilon > self.epsilon_exact
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all figures for JSON."""
         return {
             **asdict(self),
             "refutes_claim": self.refutes_claim,
@@ -65,12 +65,12 @@ def audit(
     title: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Play so many trials with either label, and bound ε.
+    """Play ``trials`` trials with either label, and bound ε from below.
 
     ``progress`` is called after each trial with how many were played.
 
     Raises:
-        ConfigError: too few trials, or a confidence outside (0, 1).
+        ConfigError: there are too few trials, or the confidence is outside (0, 1).
     """
     seeds = Stream.from_seed(setting.config.seed).child("audit", "trials", adversary.name)
     seen: tuple[list[Any], list[Any]] = ([], [])

@@ -1,7 +1,8 @@
-"""A player who sees the release that private labels are made of, and so all that training tells.
+"""Adversary of the audit that sees the release behind private labels.
 
-Of randomised response that is the target's own private label. Of a teacher it is each class's
-noised sum; all clients upload what tells the target's label best: the target far from all others.
+Training reveals nothing beyond that release. Under randomised response it is the target's own
+private label. Under a teacher it is each class's noised sum; all clients upload the embeddings that
+reveal the target's label best, which put the target far from all others.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from vertizo.privacy.labels.private_labels import Teacher
 from vertizo.run.build.labels import PrivateLabels
 
 FAR = 1e5
-"""Of the target in the uploads, where other records are at 0."""
+"""Value of the target in the uploads, where other records are at 0."""
 
 
 class SeesRelease:
-    """Goes by how far the release speaks for one label rather than the other."""
+    """An adversary whose statistic is how far the release favours one label over the other."""
 
     name = "sees the release"
     statistic = "what speaks for one label, less what speaks for the other"
@@ -31,7 +32,7 @@ class SeesRelease:
             raise ConfigError("privacy.mechanism makes no labels private; the audit takes one")
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
-        """Have the labels made in that world, and look at what they are made of."""
+        """Make the private labels in that world; return the statistic of their release, [1]."""
         setting, first_and_second = self._setting, [int(label) for label in self._setting.labels]
         server = setting.federation(world, seed).server
         source, labels = server.private_labels, server.labels["train"]

@@ -1,9 +1,9 @@
-"""What the game is about: a configuration, its data, one record of it, and two labels.
+"""The setting of the audit's game: a configuration, its data, one record, and two labels for it.
 
-Everybody who plays knows all of it but which of the two labels the record has, and knows the server
-model's first parameters: differential privacy must hold against those who know that much. All that
-differs from one trial to the next are the seeds of noise and of whatever else the server draws, and
-of the clients that follow the protocol.
+An adversary knows all of it except which of the two labels the record has, and knows the server
+model's initial parameters: differential privacy must hold against an adversary who knows that much.
+Trials differ only in the seeds of noise, of the server's other draws, and of the clients that
+follow the protocol.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vertizo.run.loop.simulator import Observer
 from vertizo.zeroth_order.estimators import two_point
 
 World = Literal[0, 1]
-"""Which of the two labels the record has."""
+"""The world, by which of the two labels the record has."""
 WORLDS: tuple[World, World] = (0, 1)
 
 
@@ -40,10 +40,11 @@ class Setting:
 
     Args:
         config: method dpzv, tangent or label-statistic, asynchronous; its seed decides the server's
-            first parameters. What it leaves open is chosen by the data.
-        data: what the federation trains on.
-        record: the record whose label differs.
-        labels: the two; None for its own and the next class, or the lowest and the highest.
+            initial parameters. Unset keys are completed from the data.
+        data: the federation's data.
+        record: ID of the record whose label differs.
+        labels: the two labels; None for the record's own and the next class, or, in a regression,
+            for the lowest and the highest label.
 
     Raises:
         ConfigError: the game cannot be played on this configuration.
@@ -85,7 +86,7 @@ class Setting:
         self.labels = labels if labels is not None else _two_labels(data, record)
         self._worlds = tuple(_with_label(data, record, label) for label in self.labels)
         self.reference = build(config, self._worlds[0])
-        """A federation of world 0 as it is before any query; nobody plays on it."""
+        """A federation of world 0 before any query; no trial is played on it."""
         self._made: dict[World, tuple[ServerParty, dict[str, Any]]] = {}
         self._config = _calibrated(config, self.reference.statement())
         self.start = self.reference.server.side.model.parameters.clone()
@@ -93,7 +94,7 @@ class Setting:
 
     @property
     def side(self) -> ServerSide:
-        """The server's first model, its table and the labels of all records but one."""
+        """The server side of the reference federation: its initial model and its table."""
         return self.reference.server.side
 
     def federation(
@@ -104,7 +105,7 @@ class Setting:
         *,
         repeatable: bool = False,
     ) -> Federation:
-        """A new federation of that world, w_0 as in every other; it draws on nobody's ledger.
+        """Build a new federation of that world, with the same initial w_0 as all others.
 
         If ``repeatable``, noise follows the seed as well, even if the configuration's does not.
         """
@@ -117,9 +118,9 @@ class Setting:
         return made
 
     def server(self, world: World, seed: int) -> ServerParty:
-        """As that of `federation`, for callers that play with one at a time.
+        """Return the server of a `federation`, for callers that play with one at a time.
 
-        One whose replies alone carry noise is made once for each world, and put back.
+        If the server model does not train, one server a world is made once, and reset each time.
         """
         if self.config.server.update != "none":
             return self.federation(world, seed).server
@@ -134,13 +135,13 @@ class Setting:
         return server
 
     def labels_of(self, ids: Tensor, world: World) -> Tensor:
-        """Labels of those records in that world, [batch]."""
+        """Return the labels of those records in that world, [batch]."""
         return self._worlds[world].labels["train"].index_select(0, ids)
 
     def slopes(
         self, side: ServerSide, client: int, ids: Tensor, points: Tensor, world: World
     ) -> Tensor:
-        """Each record's δ for pairs of embeddings, were it asked now: unclipped, [pairs, batch].
+        """Compute each record's unclipped δ for pairs of embeddings, [pairs, batch].
 
         ``points`` are a client's ``h+`` and ``h−`` in turn, float32 [2 · pairs, batch, d_h].
         """
@@ -152,7 +153,7 @@ class Setting:
         return two_point(losses[0::2], losses[1::2], self.config.method.smoothing)
 
     def clipped(self, slopes: Tensor) -> Tensor:
-        """What the server makes of one record's δ on its way into the sum, float64."""
+        """Clip each record's δ as the server does before it sums them, float64."""
         bound = self.config.privacy.clip
         if bound is None:
             return slopes.to(torch.float64)
@@ -161,7 +162,7 @@ class Setting:
     def expected(
         self, side: ServerSide, client: int, ids: Tensor, points: Tensor, world: World
     ) -> Tensor:
-        """The clipped sums of a query's replies before noise, float64 [K]."""
+        """Compute the clipped sums of a query's reply before noise, float64 [K]."""
         slopes = self.slopes(side, client, ids, points, world)
         assert isinstance(self.config.method, Dpzv)
         if self.config.method.clipping == "jointly" and self.config.privacy.clip is not None:
@@ -170,7 +171,7 @@ class Setting:
 
 
 def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentConfig:
-    """The same with its noise in place of its ε, which takes long to calibrate to."""
+    """Replace a configuration's ε by the noise calibrated to it, which takes long to find again."""
     privacy, secret = config.privacy, statement.secret_steps
     if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.noise != "seeded":
         return config

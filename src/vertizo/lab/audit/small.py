@@ -1,4 +1,4 @@
-"""A federation that is small enough for thousands of trials, with different noise on its replies.
+"""A federation small enough for thousands of trials, in several configurations of noise.
 
 D = 100 records in batches of B = 4, two clients, two epochs: a record is in four replies, and the
 published formula is off by √(D/B) = 5 in μ.
@@ -21,13 +21,13 @@ from vertizo.privacy.clipping import moved
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2
 CLIP, DELTA, EPSILON = 0.5, 1e-3, 1.0
 SHARE = 0.9
-"""Of the budget, that goes to a server that is trained under noise."""
+"""Share of the budget that goes to a server that is trained under noise."""
 SECRET = {"every": 1000, "warm_up": 20, "sampling": 0.2}
-"""All steps on the uploaded table, before the first query."""
+"""Secret steps that all happen on the uploaded table, before the first query."""
 
 
 def data() -> VerticalData:
-    """Normal features; two classes, by the side of a plane that both clients' columns span."""
+    """Make the data: Gaussian features, and two classes on either side of a plane through 0."""
     generator = torch.Generator().manual_seed(0)
     features: tuple[dict[Any, torch.Tensor], ...] = tuple({} for _ in range(CLIENTS))
     labels: dict[Any, torch.Tensor] = {}
@@ -49,11 +49,11 @@ def data() -> VerticalData:
 def config(
     noise: Literal["published", "exact"] = "exact", *, update: UpdateName = "none"
 ) -> ExperimentConfig:
-    """The federation's settings.
+    """Make the federation's configuration.
 
-    Noise is calibrated exactly, or by the published formula ``2C√T·B / (Dμ)`` with T = M·E·D/B, to
-    the ε that it is said to give. Where the server trains on raw labels no noise gives any: then
-    the replies alone have this one.
+    Noise is calibrated to `EPSILON`, exactly or by the published formula ``2C√T·B / (Dμ)`` with
+    T = M·E·D/B. A server that trains on raw labels has no guarantee, whatever the noise: then the
+    replies alone have this ε.
     """
     privacy: dict[str, Any] = {"mechanism": "gaussian", "clip": CLIP, "delta": DELTA}
     if update in PRIVATE:
@@ -66,7 +66,7 @@ def config(
 
 
 def on_labels(mechanism: str) -> ExperimentConfig:
-    """The same on private labels."""
+    """Make the configuration of a federation that trains on private labels."""
     privacy: dict[str, Any] = {"mechanism": mechanism, "epsilon": EPSILON}
     if mechanism == "teacher":
         privacy |= {"delta": DELTA, "teacher": {"components": 3}}
@@ -74,7 +74,7 @@ def on_labels(mechanism: str) -> ExperimentConfig:
 
 
 def along(method: str, *, update: UpdateName = "none", delta: float = DELTA) -> ExperimentConfig:
-    """A federation whose clients each ask once about all records, along four directions."""
+    """Make a configuration in which each client asks once about all records, on four directions."""
     return configuration.parse(
         {
             "seed": 0,

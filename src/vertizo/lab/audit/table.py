@@ -1,4 +1,4 @@
-"""Figures of audits as people read them."""
+"""Format figures of audits as tables and sentences for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vertizo.lab.audit.game import Audit
 
 
 def title(found: Sequence[Audit], is_small: bool) -> str:
-    """What all audits have in common."""
+    """Write the table's title: what all audits have in common."""
     where = ""
     if is_small:
         where = f"{small.RECORDS} records, batches of {small.BATCH}, {small.CLIENTS} clients, "
@@ -18,7 +18,7 @@ def title(found: Sequence[Audit], is_small: bool) -> str:
 
 
 def brief(found: Sequence[Audit]) -> list[list[str]]:
-    """Of `lines` what a person needs: for each server the clients that learnt most."""
+    """Tabulate for each server the clients that learnt most, in the main columns of `lines`."""
     most: dict[str, Audit] = {}
     for one in found:
         known = most.setdefault(one.title, one)
@@ -27,7 +27,7 @@ def brief(found: Sequence[Audit]) -> list[list[str]]:
 
 
 def lines(found: Sequence[Audit]) -> list[list[str]]:
-    """A heading, then a line for each audit."""
+    """Tabulate all audits: a heading, then a line for each."""
     return [
         ["server", "clients", "trials", "claimed", "measured ≥", "exact ≤", "replies ≤"],
         *(
@@ -46,7 +46,7 @@ def lines(found: Sequence[Audit]) -> list[list[str]]:
 
 
 def verdict(found: Sequence[Audit]) -> Iterator[str]:
-    """Where figures refute something."""
+    """Yield a sentence for each figure that refutes a claim, or one that says that none does."""
     confidence = found[0].bound.confidence
     refuted = [one for one in found if one.refutes_accountant or one.refutes_claim]
     if not refuted:
@@ -63,7 +63,7 @@ def verdict(found: Sequence[Audit]) -> Iterator[str]:
 
 
 def notes(found: Sequence[Audit], *, details: bool) -> Iterator[str]:
-    """What the figures mean."""
+    """Yield sentences that explain the figures."""
     confidence = found[0].bound.confidence
     if details:
         yield "trials: of either label."
