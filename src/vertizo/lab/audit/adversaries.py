@@ -51,7 +51,7 @@ class _Move:
 
 
 class Scripted:
-    """Base of adversaries that prepare queries once, send them in each trial and sum the replies."""
+    """Base of adversaries that prepare queries once, send them in each trial and sum replies."""
 
     name: str
 

@@ -40,7 +40,7 @@ class Pair:
 
 
 def values(setting: Setting, server: ServerParty, frame: bytes) -> NDArray[np.float64]:
-    """Send a query to a server, let it train as in a run, and return the reply's values, [values]."""
+    """Send a query to a server, let it train as in a run; return the reply's values, [values]."""
     [(_, answer)] = server.receive(frame)
     server.train_between_queries()
     reply = wire.decode(answer, setting.config.codecs.down)
