@@ -1,10 +1,9 @@
-"""What all trials of a search come to together, as ε at one δ.
+"""Compose the privacy cost of all trials of a search, as ε at one δ.
 
-Every trial is a run with noise of its own, so that what all of them release composes exactly:
-releases from batches that clients know by adding μ², secret steps by their privacy loss
-distributions (`vertizo.privacy.accounting.guarantee`). A trial that is stopped early counts whole:
-whether it is stopped follows from the records, and what a bound is about is fixed before anything
-is seen.
+Every trial is a run with noise of its own, so that all their releases compose exactly: releases
+from batches that clients know by adding μ², secret steps by their privacy loss distributions
+(`vertizo.privacy.accounting.guarantee`). A trial that is stopped early counts whole: whether it is
+stopped depends on the records, while the releases that a bound covers are fixed beforehand.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from vertizo.privacy.accounting.gaussian import compose, epsilon_of, mu_of
 from vertizo.privacy.accounting.guarantee import joined_epsilon
 
 ALIKE = 1e-9
-"""Relative difference that rounding alone may make between equal releases."""
+"""Largest relative difference that rounding may make between equal releases."""
 MOST_LOSS = 5.0
-"""Natural logarithm of how much less a trial may get than its share of Gaussian noise."""
+"""Largest natural logarithm of the ratio of a trial's share under Gaussian noise to its ε."""
 
 
 def together(trials: Sequence[Releases], delta: float) -> float:
-    """ε of runs that may release this of the same records; infinite where none can be shown."""
+    """Return ε at δ of several runs' releases on the same records; infinite if none is known."""
     mu = compose(trial.known_mu for trial in trials)
     counts: Counter[tuple[float, float]] = Counter()  # steps of one kind are counted together
     for steps in (trial.secret for trial in trials if trial.secret is not None):
@@ -45,7 +44,7 @@ def together(trials: Sequence[Releases], delta: float) -> float:
 
 
 def are_alike(one: Releases, other: Releases) -> bool:
-    """Whether two runs release the same, up to the rounding of numbers; a clip is a unit only."""
+    """Whether two runs' releases have equal privacy parameters, up to rounding; not their clips."""
 
     ours, theirs = (
         (of.known_mu, *(astuple(of.secret) if of.secret is not None else ())) for of in (one, other)
@@ -55,7 +54,7 @@ def are_alike(one: Releases, other: Releases) -> bool:
 
 
 def share_of(total: float, delta: float, trials: int) -> float:
-    """ε of each of several alike trials of Gaussian releases that together come to ``total``.
+    """Return the ε of each of several equal Gaussian trials whose ε together is ``total``.
 
     >>> round(share_of(1.0, 1e-5, 1), 6)
     1.0
@@ -66,10 +65,12 @@ def share_of(total: float, delta: float, trials: int) -> float:
 def calibrate(
     total: float, delta: float, trials: int, planned: Callable[[float], Sequence[Releases]]
 ) -> float:
-    """The largest ε of each trial at which all of them, at δ, stay within ``total``.
+    """Find the largest ε of each trial at which all of them together stay within ``total`` at δ.
 
-    ``planned`` says what the trials release when each has an ε. ConfigError if no ε is small
-    enough, or it leaves nothing to train with.
+    ``planned`` returns the releases of all trials for an ε of each.
+
+    Raises:
+        ConfigError: no ε is small enough, or it leaves nothing to train with.
     """
 
     def excess(log_epsilon: float) -> float:

@@ -1,4 +1,4 @@
-"""What every trial of a search may release, fixed before the first one.
+"""The privacy plan of a search: what every trial may release, fixed before the first one.
 
 The search proposes values that follow from earlier trials, and so from the records. Under an exact
 guarantee it may choose freely what changes nothing that a trial releases: rates, smoothing, the
@@ -27,11 +27,11 @@ from vertizo.privacy.statement import Statement
 from vertizo.run.loop.federation import Federation, build
 
 FREE = ("learning_rate", "momentum", "decay", "smoothing", "directions")
-"""Last words of keys that change nothing that is released."""
+"""Last parts of keys that do not change what a trial releases."""
 
 
 class Planned(NamedTuple):
-    """What one run may release, and what is said of it."""
+    """A run's privacy statement, with the releases that it may make."""
 
     statement: Statement
     releases: Releases | None
@@ -39,7 +39,7 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """All trials of a search, as far as they are fixed beforehand."""
+    """The parts of all trials of a search that are fixed beforehand."""
 
     base: Tree
     data: VerticalData
@@ -48,7 +48,7 @@ class Plan:
 
     @cached_property
     def config(self) -> ExperimentConfig:
-        """What is searched around: trial 0."""
+        """The configuration to search around, which is trial 0."""
         return configured(self.base, {})
 
     @property
@@ -58,12 +58,12 @@ class Plan:
 
     @cached_property
     def first(self) -> Planned:
-        """What trial 0 may release."""
+        """The statement and the releases of trial 0."""
         return planned(self.config, self.data)
 
     @cached_property
     def beforehand(self) -> tuple[str, ...]:
-        """Keys whose values are drawn before the first trial."""
+        """Keys whose values are drawn before the first trial; none without a guarantee."""
         if not self.first.statement.is_bounded:
             return ()
         return tuple(key for key in self.space if not self._is_free(key))
@@ -80,23 +80,23 @@ class Plan:
         return last in FREE and section.split(".")[0] in ("client", "server", "method")
 
     def drawn(self, number: int) -> dict[str, str]:
-        """The values of one trial that are fixed beforehand; trial 0 is as configured."""
+        """Draw one trial's values of the keys `beforehand`; none for trial 0."""
         if number == 0:
             return {}
         generator = Stream.from_seed(self.seed).child("tune", "beforehand").generator(number)
         return {key: self.space[key].draw(generator) for key in self.beforehand}
 
     def settings(self, number: int, values: Mapping[str, str]) -> ExperimentConfig:
-        """A trial's configuration with these values; ConfigError if they do not fit."""
+        """Build a trial's configuration with these values; ConfigError if they do not fit."""
         return configured(self.base, values, f"trial {number}")
 
     def planned(self, number: int) -> Planned:
-        """What a trial may release; ConfigError if what was drawn for it does not fit."""
+        """Plan a trial's releases; raise a `ConfigError` if its drawn values do not fit."""
         drawn = self.drawn(number)
         return planned(self.settings(number, drawn), self.data) if drawn else self.first
 
     def all_planned(self, trials: int) -> list[Planned]:
-        """What every trial may release; one but the first whose values do not fit, nothing."""
+        """Plan all trials' releases; later trials whose drawn values do not fit are left out."""
         found = [self.first]
         for number in range(1, trials):
             with suppress(ConfigError):
@@ -104,7 +104,7 @@ class Plan:
         return found
 
     def check(self, number: int, config: ExperimentConfig) -> None:
-        """Refuse a trial that would release something else than what was planned for it."""
+        """Raise a `RunError` if a trial would release something else than what was planned."""
         if self.on_labels or not self.first.statement.is_bounded:
             return
         wanted, found = self.planned(number), planned(config, self.data)
@@ -124,12 +124,12 @@ class Plan:
 
 
 def planned(config: ExperimentConfig, data: VerticalData) -> Planned:
-    """What one run may release."""
+    """Plan one run: its privacy statement and its releases."""
     federation = unledgered(config, data)
     return Planned(federation.statement(), federation.releases)
 
 
 def unledgered(config: ExperimentConfig, data: VerticalData) -> Federation:
-    """The parties of a run, made to be looked at: without opening its ledger."""
+    """Build the parties of a run for inspection, without opening its ledger."""
     privacy = config.privacy.model_copy(update={"ledger": None})
     return build(config.model_copy(update={"privacy": privacy}), data)

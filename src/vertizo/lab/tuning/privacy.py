@@ -1,4 +1,4 @@
-"""What a search costs in privacy, in numbers and in words; nothing is said that does not hold."""
+"""The privacy cost of a search, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ VALIDATION = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What holds for a search."""
+    """The guarantee of a search and its ε; None where there is none."""
 
     guarantee: Guarantee
     trials: int
-    """That are counted, each whole: all that were planned."""
+    """Number of trials that are counted, each whole: all that were planned."""
     words: tuple[str, ...]
     delta: float | None = None
     epsilon_of_chosen: float | None = None
-    """Of the chosen trial as if it alone had been made."""
+    """ε of the chosen trial, as if it alone had been made."""
     epsilon_together: float | None = None
-    """Of all trials together, at the same δ; or of all runs that a ledger is for."""
+    """ε of all trials together, at the same δ; or of all runs that a ledger is for."""
     covers: tuple[str, ...] = ()
     ledger: str | None = None
 
 
 def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
-    """What a search costs whose best trial has a number, and that planned so many trials."""
+    """Compute the privacy cost of a search of ``trials`` planned trials; ``chosen`` is the best."""
     ledger, delta = plan.config.privacy.ledger, plan.config.privacy.delta
     planned = plan.all_planned(trials)
     statements = [each.statement for each in planned]
@@ -106,7 +106,7 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
 
 
 def beside(statements: Sequence[Statement]) -> str:
-    """What figures of several runs rest on, and for whom they are too small; or nothing."""
+    """Write the caveats of several runs: their assumptions, and people with several records."""
     parts = []
     if (most := max(each.records_per_person or 1 for each in statements)) > 1:
         parts.append(f" A person with {most:,} records has more; each run's statement says it.")
@@ -116,7 +116,14 @@ def beside(statements: Sequence[Statement]) -> str:
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
-    """Refuse a search whose ledger is for other records, or cannot pay for all trials to come."""
+    """Check that a search's ledger can pay for all trials to come.
+
+    ``begun`` are the numbers of trials that were begun before.
+
+    Raises:
+        ConfigError: labels are private, and no ledger keeps them for all trials.
+        RunError: the ledger cannot pay for all trials to come.
+    """
     path = plan.config.privacy.ledger
     if plan.on_labels:
         if path is None:
@@ -140,7 +147,7 @@ def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
 
 
 def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
-    """How many of these trials, in their order, a ledger of these records can still pay for."""
+    """Count how many of these trials, in their order, the ledger can still pay for."""
     if plan.on_labels:  # which were paid for once
         return len(numbers)
     summary = DurableLedger.inspect(path)

@@ -1,4 +1,4 @@
-"""What a search found: its best configuration, tested once, what everything cost, and the table."""
+"""The results of a search: the best configuration, its test figures, the cost, and the table."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ BEST, RESULTS = "best.yaml", "results.json"
 
 @dataclass(frozen=True)
 class Results:
-    """A search that came to an end."""
+    """The results of a finished search."""
 
     dataset: str
     method: str
     objective: str
     validation: int
-    """Records that trials were compared by."""
+    """Number of validation records, by which trials were compared."""
     planned: int
     records: tuple[Record, ...]
     """All trials that were begun; the first is as configured."""
     ranked: tuple[Record, ...]
     configured: Mapping[str, str]
-    """What the first trial has in place of each key that was searched."""
+    """Searched key → its configured value, which the first trial has."""
     importances: Mapping[str, float]
     test: Mapping[str, float]
     privacy: Cost
@@ -44,7 +44,7 @@ class Results:
         return self.ranked[0]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``results.json``."""
+        """Return the content of ``results.json``."""
         return {
             "version": VERSION,
             "dataset": self.dataset,
@@ -62,10 +62,13 @@ class Results:
 
 
 def conclude(plan: Plan, study: Study, trials: int, write: Callable[[str, str], None]) -> Results:
-    """Sum a search of planned trials up, and test the best, whose summary then has test figures.
+    """Rank the trials, test the best one, and write the search's results.
 
-    ``write`` takes the name and the text of a file of the search's folder. RunError if no trial ran
-    to its end.
+    The best trial's summary then has test figures. ``write`` takes the name and the text of a file
+    of the search's folder.
+
+    Raises:
+        RunError: no trial ran to its end.
     """
     records, ranked = study.records(), study.ranked()
     if not ranked:
@@ -95,7 +98,7 @@ def conclude(plan: Plan, study: Study, trials: int, write: Callable[[str, str], 
 
 
 def _tested(folder: RunFolder) -> dict[str, float]:
-    """The test figures of a trial's model, which is looked at by test records now or was before."""
+    """Return the test figures of a trial's model; compute and store them if they are missing."""
     summary = folder.summary() or {}
     if "test_loss" not in summary:
         scores = Predictor.load(folder.path).test().scores or {}
@@ -105,7 +108,7 @@ def _tested(folder: RunFolder) -> dict[str, float]:
 
 
 def lines(found: Results, columns: Sequence[Record]) -> list[list[str]]:
-    """A heading, two validation figures and every key, for these trials and the configured one.
+    """Tabulate these trials and the configured one: two validation figures and every key.
 
     With importances, the last column has them.
     """
@@ -127,14 +130,14 @@ def lines(found: Results, columns: Sequence[Record]) -> list[list[str]]:
 
 
 def _figure(record: Record, name: Literal["value", "loss"]) -> str:
-    """A validation figure of a trial that ran to its end; how it ended where it has none."""
+    """Format a validation figure of a trial, or how the trial ended if it has none."""
     if record.outcome != "finished" or record.score is None:
         return record.outcome if name == "value" else ""
     return f"{getattr(record.score, name):.4f}"
 
 
 def _short(text: str) -> str:
-    """A number to three digits; other texts as they are."""
+    """Format a number to three digits; return other texts as they are."""
     if text == "None":
         return "automatic"
     try:
@@ -144,7 +147,7 @@ def _short(text: str) -> str:
 
 
 def notes(found: Results) -> list[str]:
-    """How many trials ended in which way, what the best gained, and its test figures."""
+    """Write how many trials ended in which way, the best one's gain, test figures and the cost."""
     outcomes = [record.outcome for record in found.records]
     ended = ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes))
     test = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.test.items())
@@ -157,7 +160,7 @@ def notes(found: Results) -> list[str]:
 
 
 def _gain(found: Results) -> str:
-    """What the best has over the configured one, on validation records."""
+    """Write what the best trial gained over the configured one, on validation records."""
     best, first = found.best, found.records[0]
     if best.number == first.number:
         return f"no trial was better on {found.validation:,} validation records than as configured"

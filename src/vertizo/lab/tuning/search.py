@@ -1,4 +1,4 @@
-"""A search from its beginning to its best configuration, in a folder that it can be resumed from.
+"""Run a hyperparameter search in a folder, from which it can be resumed.
 
 ===================  ===============================================================
 tune.json            what is searched, and how; another search is refused the folder
@@ -47,37 +47,38 @@ Show = Callable[[Standing], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How a search is made."""
+    """Options of a search."""
 
     trials: int = 30
-    """How many, the configured one included."""
+    """Number of trials, the configured one included."""
     search: tuple[str, ...] = ()
-    """``key=spec`` of each key; none for the usual space of the method."""
+    """``key=spec`` of each searched key; empty for the method's default space."""
     objective: str | None = None
-    """See `vertizo.lab.tuning.trial.choose`; None for the usual one."""
+    """Name of the objective (`vertizo.lab.tuning.trial.choose`); None for the default one."""
     pruner: PrunerName = "median"
-    """See `vertizo.lab.tuning.study.Study`."""
+    """Rule by which trials are stopped early (`vertizo.lab.tuning.study.Study`)."""
     seed: int = 0
-    """Of what is proposed; every trial's run has the configured seed."""
+    """Seed of the proposals; every trial's run has the configured seed."""
     jobs: int = 1
     timeout: float | None = None
     """Seconds after which no trial is begun any more; None for no limit."""
     total_epsilon: float | None = None
-    """ε of all trials together, which each trial's is calibrated to; None to leave each trial the
-    configured one."""
+    """ε of all trials together, to which each trial's ε is calibrated; None to leave each trial
+    the configured one."""
 
 
 def tune(
     config: ExperimentConfig, folder: Path, options: Options, show: Show | None = None
 ) -> Results:
-    """Search around a configuration, or resume a search; the best is tested once, at the end.
+    """Search around a configuration, or resume a search; test the best trial once, at the end.
 
-    The configuration is trial 0; ``show`` is called as the search gets on.
+    The configuration is trial 0; ``show`` is called with the search's progress.
 
     Raises:
-        ConfigError, DataError: something does not fit; nothing was written.
-        RunError: the folder or the ledger cannot be used, or no trial came to anything.
-        Interrupted: stopped; the same call resumes it.
+        ConfigError, DataError: the configuration, the options or the data do not fit; nothing was
+            written.
+        RunError: the folder or the ledger cannot be used, or no trial ran to its end.
+        Interrupted: the search was stopped; the same call resumes it.
     """
     if not config.method.asks:
         raise ConfigError(
@@ -100,10 +101,10 @@ def tune(
 
 
 def _resolved(config: ExperimentConfig) -> Tree:
-    """Everything that a configuration leaves open but the rates, as a tree.
+    """Return a configuration as a tree, with its learning rates' schedules filled in.
 
-    A rate that the program chooses falls, and one that is given need not: trials differ in
-    their rates alone.
+    A rate that the program chooses falls, and one that is given need not: with the schedule filled
+    in, trials differ in their rates alone.
     """
     tree: Tree = config.model_dump(mode="json")
     for side, options in (("client", config.client.optimizer), ("server", config.server.optimizer)):
@@ -127,7 +128,7 @@ class _Search:
         self.study = Study(folder, space, objective, options.seed, options.pruner)
 
     def check(self) -> None:
-        """Find that the search can be made, before anything is written."""
+        """Raise an error if the search cannot be made, before anything is written."""
         first = self.plan.first.statement
         if self.plan.config.privacy.ledger is not None:
             check_jobs(self.plan.config, self._options.jobs)
@@ -155,7 +156,7 @@ class _Search:
         check_ledger(self.plan, [record.number for record in begun], self._options.trials)
 
     def _known(self) -> Mapping[str, Any] | None:
-        """The settings of the search in the folder; None for a new or an empty one."""
+        """Read the settings of the search in the folder; None for a new or an empty folder."""
         folder, path = self._folder, self._folder / SETTINGS
         with checkpoint.telling(f"--out {folder} cannot be used"):
             if folder.exists() and not folder.is_dir():
@@ -171,7 +172,7 @@ class _Search:
                 raise RunError(f"{path} is damaged: {error}; name another --out") from None
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same when a search is resumed."""
+        """Return the settings that must be the same when the search is resumed."""
         apart = ("checkpoint_seconds", "threads")
         config = {key: value for key, value in self.plan.base.items() if key not in apart}
         total = self._options.total_epsilon
@@ -189,11 +190,11 @@ class _Search:
         }
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the folder."""
+        """Write a file of the search's folder."""
         checkpoint.keep(self._folder / name, f"{text.rstrip()}\n".encode())
 
     def run(self, show: Show | None) -> None:
-        """Make all trials that are left: here, or several at a time in processes."""
+        """Make all trials that are left: in this process, or several at a time in others."""
         if self._options.jobs > 1:
             make_there = partial(_in_child, replace(self.study))  # of which nothing is open
             with processes(self._options.jobs, reused=True) as pool:
@@ -215,7 +216,7 @@ class _Search:
         make: Callable[[int, ExperimentConfig], Ended],
         show: Show | None,
     ) -> None:
-        """Make trials until none is left, and keep how they ended."""
+        """Make trials until none is left, and record how they ended."""
         for done in pool.make((task, make, task) for task in self._tasks()):
             if done is not None:
                 (number, _), future = done
@@ -227,7 +228,7 @@ class _Search:
                 show(self._standing(sum(share_done(*place) for place in places)))
 
     def _tasks(self) -> Iterator[tuple[int, ExperimentConfig]]:
-        """The trials to make, or to resume; one whose values do not fit ends at once."""
+        """Yield the trials to make or resume; a trial whose values do not fit fails at once."""
         until = time.monotonic() + (math.inf if (t := self._options.timeout) is None else t)
         ledger = self.plan.config.privacy.ledger
         waiting = self.study.unfinished()
@@ -250,7 +251,7 @@ class _Search:
                 yield begun.number, config
 
     def _first(self) -> dict[str, str]:
-        """The configured values as they are searched; empty unless all of them lie in the space."""
+        """Return the configured values of the searched keys; empty unless all are in the space."""
         found: dict[str, str] = {}
         for key, domain in self.plan.space.items():
             value = value_at(self.plan.config, key)  # None for a rate left to the program
@@ -265,7 +266,7 @@ class _Search:
         return found
 
     def _standing(self, going: float) -> Standing:
-        """With how many trials' worth of those that are going is done."""
+        """Return the search's progress; ``going`` adds up the finished shares of running trials."""
         ended = sum(record.outcome != "begun" for record in self.study.records())
         total = self._options.trials
         best = next(iter(self.study.ranked()), None)
@@ -276,7 +277,7 @@ class _Search:
 
 
 _kept: dict[str, Any] = {}
-"""What a process keeps from one trial to the next: the study and the data."""
+"""The study and the data, which a process keeps from one trial to the next."""
 
 
 def _in_child(study: Study, number: int, config: ExperimentConfig) -> Ended:
@@ -288,7 +289,7 @@ def _in_child(study: Study, number: int, config: ExperimentConfig) -> Ended:
 
 
 def _calibrated(plan: Plan, total: float, trials: int) -> Tree:
-    """The configuration with the ε of each trial at which all of them stay within the total."""
+    """Set the ε of each trial so that all trials together stay within ``total``."""
     privacy = plan.config.privacy
     wanted = "--total-epsilon sets privacy.epsilon of each trial"
     if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.ledger is not None:
@@ -316,7 +317,7 @@ def _calibrated(plan: Plan, total: float, trials: int) -> Tree:
 
 
 def _difference(known: Any, wanted: Any) -> str:
-    """What it has and what was asked for; of two mappings, the first key that differs."""
+    """Describe how two settings differ; of two mappings, by the first key that differs."""
     path = ""
     while isinstance(known, dict) and isinstance(wanted, dict):
         key = next(key for key in {**known, **wanted} if known.get(key) != wanted.get(key))

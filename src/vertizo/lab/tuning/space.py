@@ -1,7 +1,7 @@
-"""What is searched: keys of a configuration, each with a range or a few values.
+"""The search space: keys of a configuration, each with a range or a few values.
 
-A value is kept as the text that ``--set key=value`` would take, so that a trial's configuration is
-made in the one way in which configurations are.
+A value is kept as the text that ``--set key=value`` takes, so that a trial's configuration is
+parsed like any other.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ UNSEARCHABLE = {
     "checkpoint_seconds": "it changes no number",
     "threads": "it changes no number",
 }
-"""Keys, or sections, that no trial may choose, and why."""
+"""Key or section that cannot be searched → the reason."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers, or all whole numbers, from ``low`` to ``high``."""
+    """A range of numbers, or of whole numbers, from ``low`` to ``high``."""
 
     low: float
     high: float
@@ -57,32 +57,32 @@ class Range:
     whole: bool = False
 
     def text(self, value: float) -> str:
-        """A value as it is written, to four digits."""
+        """Write a value as text, to four digits and within the range."""
         if self.whole:
             return str(int(value))
         return repr(min(max(float(f"{value:.4g}"), self.low), self.high))
 
     def stored(self, text: str) -> int | float:
-        """A written value as Optuna has it."""
+        """Convert a written value to Optuna's."""
         return int(text) if self.whole else float(text)
 
     def suggest(self, trial: optuna.Trial, key: str) -> None:
-        """Have Optuna propose a value, which the trial keeps."""
+        """Let Optuna propose a value, which it stores in the trial."""
         if self.whole:
             trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
         else:
             trial.suggest_float(key, self.low, self.high, log=self.log)
 
     def ends(self) -> tuple[str, ...]:
-        """Values that all others lie between."""
+        """Return the range's two ends as text."""
         return self.text(self.low), self.text(self.high)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is in it."""
+        """Whether a value is a number in the range."""
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def draw(self, generator: np.random.Generator) -> str:
-        """A value at random."""
+        """Draw a random value as text."""
         if self.log:
             # Whole numbers are rounded, so that each end has half of its share more.
             low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
@@ -98,28 +98,28 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """A few values, as they are written."""
+    """A choice of a few values, kept as text."""
 
     values: tuple[str, ...]
 
     def text(self, value: Any) -> str:
-        """A value as it is written."""
+        """Write a value as text."""
         return str(value)
 
     def stored(self, text: str) -> str:
-        """As it is written."""
+        """Convert a written value to Optuna's, which is the same."""
         return text
 
     def suggest(self, trial: optuna.Trial, key: str) -> None:
-        """Have Optuna propose a value, which the trial keeps."""
+        """Let Optuna propose a value, which it stores in the trial."""
         trial.suggest_categorical(key, self.values)
 
     def ends(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return all values."""
         return self.values
 
     def draw(self, generator: np.random.Generator) -> str:
-        """A value at random."""
+        """Draw a random value as text."""
         return self.values[int(generator.integers(len(self.values)))]
 
     def __str__(self) -> str:
@@ -131,9 +131,10 @@ Space = Mapping[str, Domain]
 
 
 def configured(base: Tree, values: Mapping[str, str], source: str = "--search") -> ExperimentConfig:
-    """The configuration of a tree with some values in place of its own.
+    """Parse a tree, with ``values`` in place of its own, to a configuration.
 
-    ConfigError if they do not fit: one line that begins with ``source``.
+    Raises:
+        ConfigError: the values do not fit; the line begins with ``source``.
     """
     tree = deepcopy(base)
     override(tree, [f"{key}={text}" for key, text in values.items()], ExperimentConfig())
@@ -141,12 +142,16 @@ def configured(base: Tree, values: Mapping[str, str], source: str = "--search") 
 
 
 def value_at(config: ExperimentConfig, key: str) -> Any:
-    """What a configuration has there."""
+    """Return a configuration's value of a dotted key."""
     return attrgetter(key)(config)
 
 
 def parse_space(texts: Sequence[str], base: Tree) -> dict[str, Domain]:
-    """A space as people write it, ``key=spec``, tried on the configuration around it."""
+    """Parse ``key=spec`` texts to a space, and try their ends on the configuration.
+
+    Raises:
+        ConfigError: a text is malformed, or its key or a value does not fit.
+    """
     config = parse(base)
     space: dict[str, Domain] = {}
     for text in texts:
@@ -173,7 +178,7 @@ def _check_key(key: str, config: ExperimentConfig, text: str) -> None:
 
 
 def _keys(options: Options, before: str = "") -> Iterator[str]:
-    """All keys of a configuration that hold a value, with dots."""
+    """Yield the dotted keys of all values in a configuration."""
     for name in type(options).model_fields:
         value = getattr(options, name)
         if isinstance(value, Options):
@@ -183,7 +188,7 @@ def _keys(options: Options, before: str = "") -> Iterator[str]:
 
 
 def _is_fraction(config: ExperimentConfig, key: str) -> bool:
-    """Whether a key holds numbers that need not be whole."""
+    """Whether a key accepts numbers that are not whole."""
     above, _, last = key.rpartition(".")
     section = value_at(config, above) if above else config
     annotation = type(section).model_fields[last].annotation
@@ -216,7 +221,7 @@ def _domain(spec: str, is_fraction: bool, text: str) -> Domain:
 
 
 def _parts(spec: str) -> Iterator[str]:
-    """What stands between commas, but for those inside brackets."""
+    """Split a text at commas that are not inside brackets."""
     depth, part = 0, ""
     for letter in spec:
         depth += (letter in "[{") - (letter in "]}")
@@ -229,10 +234,10 @@ def _parts(spec: str) -> Iterator[str]:
 
 
 def default_space(config: ExperimentConfig, federation: Federation) -> dict[str, Domain]:
-    """What is searched where nothing is named: what a method has to be told, around what it is.
+    """Build the default space: the keys that a method needs tuned, around their current values.
 
-    Rates, smoothing and clips on a logarithmic scale; momentum and the batch by a few values. The
-    federation, which is made of the configuration, knows rates that this leaves to the program.
+    Rates, smoothing and clips have a logarithmic range; momentum and the batch size a few values.
+    The federation, which is built from the configuration, knows the rates that were left unset.
     """
     space: dict[str, Domain] = {}
     if not all(isinstance(optimizer, Frozen) for optimizer in federation.optimizers):
@@ -260,7 +265,7 @@ def default_space(config: ExperimentConfig, federation: Federation) -> dict[str,
 
 
 def around(value: float) -> Range:
-    """From a tenth of it to ten times as much."""
+    """Return the logarithmic range from a tenth of a value to ten times as much."""
     return Range(_short(value / 10), _short(value * 10), log=True)
 
 
@@ -278,5 +283,5 @@ def _add_optimizer(
 
 
 def _short(value: float) -> float:
-    """Three digits, as people would write it."""
+    """Round a number to three digits."""
     return float(f"{value:.3g}")

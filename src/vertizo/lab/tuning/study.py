@@ -1,7 +1,7 @@
-"""The trials of one search as Optuna keeps them, in a file that any number of processes may use.
+"""The trials of one search, kept by Optuna in a file that any number of processes may use.
 
-What is proposed to a trial depends on the search's seed, on the trial's number and on the trials
-that ended before: a search that is stopped and resumed proposes what it would have.
+Proposals depend on the search's seed, on the trial's number and on the trials that ended before: a
+search that is stopped and resumed proposes the same values as one that is not.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ else:
 
 FILE = "trials.journal"
 STARTING = 8
-"""Trials at random before any is proposed by those that ended."""
+"""Number of random trials before proposals learn from those that ended."""
 PATIENCE = STAGES // 4
-"""Stages that no trial is stopped before."""
+"""Number of stages before which no trial is stopped."""
 ENOUGH = 12
-"""Finished trials that importances are told from, at least."""
+"""Smallest number of finished trials from which importances are computed."""
 PrunerName = Literal["median", "halving", "none"]
 
 
 @dataclass(frozen=True)
 class Record:
-    """A trial as it is kept."""
+    """The record of one trial."""
 
     number: int
     values: Mapping[str, str]
-    """In place of the configured ones, as they are written."""
+    """Key → the value in place of the configured one, as text."""
     outcome: Outcome | Literal["begun"] = "begun"
     score: Score | None = None
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``results.json``."""
+        """Return the trial's entry in ``results.json``."""
         value, loss = self.score or (None, None)
         return {
             "trial": self.number,
@@ -63,7 +63,7 @@ class Record:
 
 
 def check_library() -> None:
-    """Silence Optuna's own log; ConfigError where it is not installed."""
+    """Silence Optuna's log; raise a `ConfigError` if Optuna is not installed."""
     try:
         import optuna
     except ImportError:
@@ -72,10 +72,10 @@ def check_library() -> None:
 
 
 class Journal:
-    """Optuna's file of a search, in which each line has a digest of itself.
+    """Optuna's journal of a search, in which each line has a digest of itself.
 
     Raises:
-        RunError: one of them is not what was written.
+        RunError: a line that is read does not fit its digest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,11 +83,11 @@ class Journal:
         self._file = optuna.storages.journal.JournalFileBackend(str(path))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """As of Optuna's."""
+        """Append log entries, each with its digest; part of Optuna's backend interface."""
         self._file.append_logs([digests.with_digest(log) for log in logs])
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """As of Optuna's."""
+        """Read and check log entries from a number on; part of Optuna's backend interface."""
         try:
             return [digests.without_digest(log) for log in self._file.read_logs(log_number_from)]
         except ValueError as error:  # also of JSON and of Unicode
@@ -98,15 +98,15 @@ class Journal:
 
 @dataclass(frozen=True)
 class Study:
-    """The trials of a search, whose file is opened when it is first needed."""
+    """The trials of a search; its file is opened when it is first needed."""
 
     folder: Path
     space: Space
     objective: Objective
     seed: int
     pruner: PrunerName
-    """Which trials are stopped early: those below the median of the others at the same stage, all
-    but the better half at a quarter and at a half of a run, or none."""
+    """Rule by which trials are stopped early: ``median``, those below the median of the others at
+    the same stage; ``halving``, the worse half at a quarter and at a half of a run; or ``none``."""
 
     @cached_property
     def _storage(self) -> optuna.storages.JournalStorage:
@@ -132,30 +132,30 @@ class Study:
         )
 
     def mend(self) -> None:
-        """Cut off a last line that a crash or a full disk left torn: Optuna would go on in it."""
+        """Cut off an incomplete last line, which a crash or a full disk left."""
         path = self.folder / FILE
         content = path.read_bytes() if path.is_file() else b""
         if content and not content.endswith(b"\n"):
             os.truncate(path, content.rfind(b"\n") + 1)
 
     def _trials(self, *states: str) -> list[optuna.trial.FrozenTrial]:
-        """As Optuna has them, in these states; in all without any."""
+        """Return Optuna's trials in these states; all trials if no state is given."""
         wanted = tuple(optuna.trial.TrialState[state] for state in states) or None
         return self._study.get_trials(deepcopy=False, states=wanted)
 
     def folder_of(self, number: int) -> Path:
-        """A trial's run folder."""
+        """Return a trial's run folder."""
         return self.folder / "trials" / f"{number:03d}"
 
     def unfinished(self) -> list[Record]:
-        """Trials that were begun and did not end."""
+        """Return trials that were begun and did not end."""
         return [self._proposed(self._open(trial.number)) for trial in self._trials("RUNNING")]
 
     def propose(self, fixed: Mapping[str, str]) -> Record:
-        """Begin a trial that has the ``fixed`` values; the others are proposed.
+        """Begin a trial that has the ``fixed`` values; Optuna proposes the others.
 
-        For the first trial, which is as configured, these are all values, or none where the space
-        does not hold them.
+        For the first trial, which is as configured, ``fixed`` are all values; or none, if they are
+        not all in the space.
         """
         if not self._trials("WAITING"):  # else a process died before it began the trial
             values = {key: self.space[key].stored(text) for key, text in fixed.items()}
@@ -164,7 +164,7 @@ class Study:
         return self._proposed(self._study.ask())
 
     def _proposed(self, trial: optuna.Trial) -> Record:
-        """A trial with all its values; what was proposed before stays.
+        """Complete a trial's values; values that were proposed before stay.
 
         Each key has a seed of its own: a process may have died when some were proposed.
         """
@@ -177,25 +177,25 @@ class Study:
         return Record(trial.number, self._values(trial))
 
     def _values(self, trial: optuna.Trial | optuna.trial.FrozenTrial) -> dict[str, str]:
-        """In place of the configured ones, as they are written."""
+        """Return a trial's values as text; none for trial 0, which is as configured."""
         return {k: self.space[k].text(v) for k, v in trial.params.items() if trial.number}
 
     def _open(self, number: int) -> optuna.Trial:
-        """A trial that was begun, in this process or by another one."""
+        """Open a trial that was begun, by this process or another one."""
         storage = self._storage
         study = storage.get_study_id_from_name(self._study.study_name)
         own = storage.get_trial_id_from_study_id_trial_number(study, number)
         return optuna.trial.Trial(self._study, own)
 
     def watched(self, number: int) -> Watch:
-        """What tells Optuna how a trial gets on."""
+        """Return the watch that reports a trial's progress to Optuna."""
         return Watch(self._open(number), self._trials()[number].intermediate_values)
 
     def end(self, number: int, ended: Ended) -> None:
-        """Keep how a trial ended.
+        """Record how a trial ended.
 
-        One that diverged is kept as one that was stopped, from which Optuna learns that it was bad;
-        of one that failed it learns nothing.
+        Optuna takes a trial that diverged as one that was stopped, and learns that it was bad; from
+        a failed one it learns nothing.
         """
         trial, states = self._open(number), optuna.trial.TrialState
         trial.set_user_attr("ended", json.dumps([ended.outcome, ended.reason]))
@@ -208,7 +208,7 @@ class Study:
             self._study.tell(number, state=states.PRUNED if stopped else states.FAIL)
 
     def records(self) -> list[Record]:
-        """All trials that were begun, by number."""
+        """Return all trials that were begun, by number."""
         found = []
         for trial in self._trials("RUNNING", "COMPLETE", "PRUNED", "FAIL"):
             attributes = trial.user_attrs
@@ -219,7 +219,7 @@ class Study:
         return found
 
     def ranked(self) -> list[Record]:
-        """Trials that ran to their ends, the best first; of equals, the one with the lower loss."""
+        """Return the finished trials, the best first; among equals, the one with the lower loss."""
         better_first = self.objective.better_first
         ended = [each for each in self.records() if each.outcome == "finished"]
         return [
@@ -228,9 +228,9 @@ class Study:
         ]
 
     def importances(self) -> dict[str, float]:
-        """How much of the difference between the best quarter and the rest each key explains.
+        """Compute each key's share in explaining what sets the best quarter of trials apart.
 
-        They add to 1. Empty where too few trials ended to tell, or too many are equal.
+        The shares add to 1. Empty if too few trials finished, or too many are equal.
         """
         trials = self._trials("COMPLETE")
         comparable = [t for t in trials if t.params.keys() >= self.space.keys()]

@@ -1,4 +1,4 @@
-"""One trial: a run without test records, what it is worth, and how it ended."""
+"""One trial of a search: a run without test records, its score, and how it ended."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import optuna
 
 STAGES = 20
-"""Parts of a run; trials are compared at the ends of these, whatever their batches' size."""
+"""Number of equal parts of a run; trials are compared at their ends, whatever the batch size."""
 ObjectiveName = Literal["accuracy", "auc", "average_precision", "loss", "rmse"]
 Outcome = Literal["finished", "stopped early", "diverged", "failed", "out of budget"]
 
 
 class Score(NamedTuple):
-    """How good the model is that a run would keep by now."""
+    """The validation score of the model that a run would keep so far."""
 
     value: float
     loss: float
-    """Validation loss; decides between equals."""
+    """Validation loss, which decides between equal values."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,29 @@ class Objective:
 
     @property
     def maximised(self) -> bool:
-        """Whether more is better."""
+        """Whether larger values are better."""
         return self.name not in ("loss", "rmse")
 
     def score(self, rows: Sequence[Mapping[str, Any]]) -> Score | None:
-        """Of the model that is kept; None while nothing was evaluated after the start."""
+        """Score the model that is kept; None before the first evaluation after the start."""
         kept = max((row for row in rows if row["round"] > 0), key=quality, default=None)
         if kept is None:
             return None
         return Score(kept[f"validation_{self.name}"], kept["validation_loss"])
 
     def better_first(self, score: Score) -> tuple[float, float]:
-        """A key to sort by: the best first, and among equals the one with the lower loss."""
+        """Return a sort key that puts the best first, and among equals the lower loss."""
         return -score.value if self.maximised else score.value, score.loss
 
 
 def choose(name: str | None, data: VerticalData) -> Objective:
-    """The objective of that name.
+    """Choose the objective by name, or the default one.
 
-    The usual one is the area under the ROC curve with two classes, accuracy with more, and for
-    a regression the root of the mean squared error, or its loss where that is another. ConfigError
-    where there are no validation records, or they have no such figure.
+    The default is the area under the ROC curve with two classes, accuracy with more, and for a
+    regression the root of the mean squared error, or its own loss where that is another.
+
+    Raises:
+        ConfigError: there are no validation records, or they have no such figure.
     """
     labels = data.labels["validation"]
     if not labels.numel():
@@ -98,37 +100,37 @@ class Ended(NamedTuple):
 
     outcome: Outcome
     score: Score | None = None
-    """Of the model it kept; None where it kept none."""
+    """Score of the model that it kept; None where it kept none."""
     reason: str = ""
 
 
 class Watch:
-    """Sees a trial get on, tells Optuna, and may stop the trial."""
+    """A watch over one trial: it reports stages to Optuna and asks whether to stop."""
 
     def __init__(self, trial: optuna.Trial, told: Iterable[int]) -> None:
         self._trial = trial
         self.told = max(told, default=0)
-        """The last stage that Optuna knows of; a resumed trial tells earlier ones again."""
+        """The last stage that Optuna knows of; a resumed trial passes earlier ones again."""
         self.share: Callable[[float], None] = lambda done: None
-        """Called with how much of it is done, from 0 to 1."""
+        """Callback that takes the trial's finished share, from 0 to 1."""
 
     def stage(self, number: int, value: float) -> None:
-        """What the trial is worth after so many of `STAGES`."""
+        """Report the trial's value after stage ``number`` of `STAGES`, unless Optuna knows it."""
         if number > self.told:
             self.told = number
             self._trial.report(value, number)
 
     def is_hopeless(self) -> bool:
-        """Whether the pruner would stop it, by what was told of it so far."""
+        """Whether the pruner would stop the trial, by the values reported so far."""
         return bool(self._trial.should_prune())
 
 
 class _Hopeless(Exception):  # noqa: N818 - it is no error
-    """Ends a run from within, with what it was worth then."""
+    """Ends a run from within; carries its score so far."""
 
 
 def without_tests(data: VerticalData) -> VerticalData:
-    """The data without any test record, so that nothing can be chosen by them."""
+    """Return the data without its test records, so that nothing can be chosen by them."""
     labels = {**data.labels, "test": data.labels["test"][:0]}
     features = tuple({**own, "test": own["test"][:0]} for own in data.features)
     held = data.own
@@ -143,7 +145,10 @@ def run_trial(
 ) -> Ended:
     """Make a trial's run on data without test records in its folder, or resume it.
 
-    UserError is what no other trial would do better: a folder or a ledger that cannot be used.
+    Failures of this trial alone are returned as its outcome.
+
+    Raises:
+        UserError: no other trial can succeed either: the folder or the ledger cannot be used.
     """
     place = RunFolder(folder)
     resume = (folder / "config.yaml").is_file()
@@ -168,10 +173,10 @@ def run_trial(
 
 
 def _reporting(place: RunFolder, objective: Objective, watch: Watch) -> Callable[[Progress], None]:
-    """Tells a watch what a run has evaluated, and ends the run where that is hopeless.
+    """Make a progress callback that reports a run's evaluations, and ends a hopeless run.
 
-    Stages are told one by one, in order, with what was known at their ends, so that nothing depends
-    on how often this is called.
+    Stages are reported one by one, in order, with the score at their ends, so that nothing depends
+    on how often the callback is called.
     """
     read, told, size = 0, 0, -1
 
