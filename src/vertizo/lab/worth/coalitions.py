@@ -1,8 +1,8 @@
-"""Which parties train together, and what each of them adds: the Shapley value.
+"""Coalitions of parties that train together, and the Shapley value of each party.
 
-Shapley (1953): the mean of what a party adds to those that came before it, over all orders in which
-all may come. It is linear in the figures of the coalitions, so that a bootstrap of these is one of
-the values, and it adds up to what all parties add together.
+Shapley (1953): the mean of what a party adds to those that came before it, over all orders of the
+parties. It is linear in the figures of the coalitions, so that a bootstrap of these is one of
+the values, and the values of all parties add up to what they gain together.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.lab.engines import Run
 
 LONGEST = 80
-"""Characters of a folder's name that holds those of parties."""
+"""Most characters of a folder's name that is made of the parties' names."""
 
 Array = NDArray[np.float64]
 Coalition = tuple[str, ...]
 
 
 def coalitions(parties: Sequence[str], *, every: bool) -> list[Coalition]:
-    """All parties, those without one of them, and with ``every`` all the others; never nobody.
+    """List the coalitions to train: all parties, all but one, and with ``every`` all others.
+
+    The empty coalition is never among them.
 
     >>> coalitions("ab", every=True)
     [('a', 'b'), ('a',), ('b',)]
@@ -39,7 +41,7 @@ def coalitions(parties: Sequence[str], *, every: bool) -> list[Coalition]:
 
 
 def shapley(parties: Sequence[str], gains: Mapping[Coalition, Array]) -> dict[str, Array]:
-    """Each party's value, of what every coalition gains over nobody.
+    """Compute each party's Shapley value from every coalition's gain over the empty one.
 
     >>> found = shapley("ab", {("a",): np.array(1.0), ("b",): np.array(2), ("a", "b"): np.array(2)})
     >>> {party: float(value) for party, value in found.items()}
@@ -58,7 +60,7 @@ def shapley(parties: Sequence[str], gains: Mapping[Coalition, Array]) -> dict[st
 
 
 def of_coalition(config: ExperimentConfig, absent: Sequence[str]) -> ExperimentConfig:
-    """The same federation without those parties."""
+    """Return the configuration of the same federation without the ``absent`` parties."""
     data = config.data.model_copy(
         update={"exclude_parties": [*config.data.exclude_parties, *absent]}
     )
@@ -72,7 +74,7 @@ def runs(
     seeds: int,
     folder: Path,
 ) -> dict[Coalition, list[Run]]:
-    """The trainings of each coalition, one for each seed, in folders of their own."""
+    """Plan the trainings of each coalition, one for each seed, in folders of their own."""
     found = {}
     for coalition in some:
         own = of_coalition(config, [party for party in parties if party not in coalition])
@@ -87,7 +89,7 @@ def runs(
 
 
 def folder_name(coalition: Coalition, parties: Sequence[str]) -> str:
-    """What the folder of its runs is called: by its parties or, where one cannot be, their numbers.
+    """Name the folder of a coalition's runs by its parties, or by their numbers if names are unfit.
 
     >>> folder_name(("a", "b"), ("a", "b", "c")), folder_name(("a",), ("a", "x/y"))
     ('a+b', 'party0')

@@ -1,4 +1,4 @@
-"""What all trainings of a study release together, in numbers and in words."""
+"""The privacy cost of all trainings of a study of worth, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAYS = (
 
 
 def check_mechanism(config: ExperimentConfig) -> None:
-    """Refuse private labels that every training would make anew; ConfigError names them."""
+    """Raise a `ConfigError` for private labels that a study of worth cannot share or use."""
     privacy = controlled(config).privacy
     if privacy.mechanism == "teacher":
         raise ConfigError(
@@ -43,7 +43,12 @@ def check_mechanism(config: ExperimentConfig) -> None:
 def check_ledger(
     config: ExperimentConfig, open_runs: Sequence[tuple[Sequence[int], Planned]]
 ) -> None:
-    """Refuse, by RunError, trainings that a ledger cannot pay for; each with its clients' seats."""
+    """Check that a ledger can pay for all trainings to come, each with its clients' places in it.
+
+    Raises:
+        ConfigError: the ledger is for server steps of other constants.
+        RunError: the ledger cannot pay for all of them.
+    """
     path = controlled(config).privacy.ledger
     if path is None or config.privacy.mechanism in ON_LABELS or not open_runs:
         return
@@ -69,9 +74,9 @@ def check_ledger(
 def check_steps(
     config: ExperimentConfig, steps: SecretSteps | None, known: SecretSteps | None
 ) -> None:
-    """Refuse steps of other constants than a ledger's: fewer parties make fewer at the same ε.
+    """Raise a `ConfigError` for secret steps of other constants than the ledger's.
 
-    ConfigError says what a ledger can be charged instead.
+    A federation of fewer parties makes fewer steps, with other noise at the same ε.
     """
     if steps is None or known is None:
         return
@@ -89,7 +94,7 @@ def check_steps(
 
 
 def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any]:
-    """What so many trainings cost together: ``words``, and ε where there is one."""
+    """Compute the cost of all trainings together: ``words``, and ε where there is a guarantee."""
     first, count = plans[0].statement, len(plans)
     config = controlled(config)
     ledger = config.privacy.ledger
@@ -143,7 +148,7 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
 
 
 def _total(plans: Sequence[Planned], delta: float) -> float:
-    """ε of all of them at δ; infinite where what one releases is not known."""
+    """Compose ε of all trainings at δ; infinite if the releases of one are unknown."""
     if all(one.statement.epsilon == 0 and one.statement.delta == 0 for one in plans):
         return 0.0
     known = [one.releases for one in plans if one.releases is not None]
@@ -151,7 +156,7 @@ def _total(plans: Sequence[Planned], delta: float) -> float:
 
 
 def beforehand(config: ExperimentConfig, plans: Sequence[Planned], to_come: int) -> str:
-    """What is about to be trained, and what it costs, in a line."""
+    """Write a line on the trainings to be made, and their privacy cost."""
     config = controlled(config)
     cost, ledger, count = cost_of(config, plans), config.privacy.ledger, len(plans)
     parts = [f"{count} training{'s' * (count > 1)}"]

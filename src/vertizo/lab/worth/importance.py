@@ -1,8 +1,8 @@
-"""How much worse a trained federation predicts when some columns say nothing: permutations.
+"""Permutation importance: how much worse a trained federation predicts with shuffled columns.
 
 Breiman (2001): the values of a column, or of all columns of a party together, are exchanged between
 the test records at random, and the parties predict again. Nothing is trained, so that it costs no
-privacy of training labels; it tells what these models use, and not what others could do without.
+privacy of training labels; it shows what these models use, not what new models could do without.
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ from vertizo.run.trained.prediction import Predictor, logits_of
 
 @dataclass(frozen=True)
 class Importance:
-    """By how much the headline got worse, once for each permutation."""
+    """The importance of a column or a party: how much the headline figure got worse.
+
+    ``losses`` has one value for each permutation.
+    """
 
     party: str
     column: str | None
-    """None for all columns of the party together."""
+    """The column; None for all columns of the party together."""
     losses: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Over the permutations."""
+        """Mean loss over the permutations."""
         return statistics.fmean(self.losses)
 
     @property
     def spread(self) -> float:
-        """Their standard deviation; 0 of one."""
+        """Standard deviation of the losses; 0 for one permutation."""
         return statistics.stdev(self.losses) if len(self.losses) > 1 else 0.0
 
 
 class Permuted:
-    """The parties of a finished run, which predict the test records again and again.
+    """The parties of a finished run, which predict the test records with permuted columns.
 
     Args:
-        run: the folder of the run.
-        head: which of its heads predicts.
-        seed: of the permutations.
+        run: folder of the run.
+        head: the head that predicts.
+        seed: seed of the permutations.
     """
 
     def __init__(self, run: Path, head: Head, seed: int) -> None:
@@ -67,14 +70,14 @@ class Permuted:
         self._base = self._score(self._frames)
 
     def __iter__(self) -> Iterator[tuple[str, str | None]]:
-        """Every party, and every column of it that a table names."""
+        """Yield every party (with None), and every named column of it."""
         own = () if self.data.own is None else (self.data.own.name,)
         for party in (*own, *self.data.parties):
             yield party, None
             yield from ((party, column) for column in self._columns(party))
 
     def importance(self, party: str, column: str | None, repeats: int) -> Importance:
-        """Of one of these, by so many permutations."""
+        """Measure a party's or a column's importance by so many permutations."""
         places = None if column is None else self._columns(party)[column]
         found = [self._loss(party, places, repeat) for repeat in range(repeats)]
         return Importance(party, column, tuple(found))
@@ -120,7 +123,7 @@ class Permuted:
         return [upload("test", at, min(at + step, rows)) for at in range(0, rows, step)]
 
     def _score(self, frames: Sequence[Sequence[bytes]]) -> float:
-        """Larger is better."""
+        """Predict from uploaded frames, and return the headline figure; larger is better."""
         server = self._parties.server
         for own in frames:
             for frame in own:
@@ -133,7 +136,10 @@ class Permuted:
 def importances(
     runs: Sequence[Path], head: Head, repeats: int, progress: Callable[[float], None] | None
 ) -> list[Importance]:
-    """Of every party and column, over the permutations of all these runs, a seed each."""
+    """Measure the importance of every party and column over all runs and permutations.
+
+    ``progress`` is called with the finished share.
+    """
     found: dict[tuple[str, str | None], list[float]] = {}
     for number, run in enumerate(runs):
         permuted = Permuted(run, head, number)

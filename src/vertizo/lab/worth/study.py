@@ -1,8 +1,8 @@
-"""One table: the label holder alone, federations with and without each party, all columns pooled.
+"""The study of worth: the label holder alone, federations of coalitions, and all columns pooled.
 
 Every figure is of the same test records, and every interval a bootstrap over the same resamples of
-them, so that a difference between two rows is as certain as its own interval says and not as the
-rows' intervals overlap.
+them: a difference between two rows has an interval of its own, which is to be read in place of the
+overlap of the rows' intervals.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ Progress = Callable[[Standing], None]
 
 @dataclass(frozen=True)
 class Figure:
-    """One model's headline: larger is better, so that errors are negative."""
+    """The headline figure of one row; larger is better, so that errors are negative."""
 
     values: tuple[float, ...]
-    """Of each seed."""
+    """The figure of each seed."""
     drawn: Array
-    """Of each resample of the test records, the mean over seeds."""
+    """The figure on each resample of the test records, as the mean over seeds."""
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Mean over the seeds."""
         return float(np.mean(self.values))
 
 
 @dataclass(frozen=True)
 class Worth:
-    """A study that is set up: nothing is trained yet.
+    """A study of worth, set up but not trained yet.
 
-    ``seeds`` are trained of each coalition, from the configuration's own on.
+    Each coalition is trained with ``seeds`` seeds, from the configuration's own on.
     """
 
     config: ExperimentConfig
@@ -75,18 +75,18 @@ class Worth:
     shapley: bool = True
     repeats: int = 5
     plans: list[tuple[Coalition, Planned]] = field(default_factory=list, repr=False)
-    """What each coalition's training may release, after `check`."""
+    """Each coalition with the privacy plan of its training; filled by `check`."""
     beforehand: list[str] = field(default_factory=list, repr=False)
-    """What is about to be trained and charged, after `check`."""
+    """Lines on the trainings to be made and their cost; filled by `check`."""
 
     @cached_property
     def data(self) -> VerticalData:
-        """Of everybody, with the first seed's records for validation."""
+        """The data of all parties, with the first seed's validation records."""
         return Experiment(self.config).data()
 
     @cached_property
     def parties(self) -> tuple[str, ...]:
-        """Those that may be left out: the clients."""
+        """The clients, which are the parties that may be left out."""
         return self.data.parties
 
     @property
@@ -96,20 +96,21 @@ class Worth:
 
     @property
     def head(self) -> Head:
-        """Which head's predictions are compared."""
+        """The head whose predictions are compared."""
         head = controlled(self.config).server.final_head
         return "private" if head == "private" else "raw"
 
     @cached_property
     def runs(self) -> dict[Coalition, list[Run]]:
-        """All trainings."""
+        """Coalition → its trainings, one for each seed."""
         some = of.coalitions(self.parties, every=self.every)
         return of.runs(self.config, self.parties, some, self.seeds, self.folder)
 
     def check(self) -> None:
-        """Refuse what cannot be measured, before anything is trained.
+        """Check that the study can be made, before anything is trained.
 
-        UserError of what does not fit: the configuration, the folder, test records or the ledger.
+        Raises:
+            UserError: the configuration, the folder, the test records or the ledger do not fit.
         """
         config, data = self.config, self.data
         if config.control != "none":
@@ -150,7 +151,7 @@ class Worth:
 
     @property
     def _all_plans(self) -> list[Planned]:
-        """What each training may release."""
+        """The privacy plan of each training."""
         return [plan for _, plan in self.plans for _ in range(self.seeds)]
 
     def _check_same(self, run: Run, coalition: Coalition) -> None:
@@ -164,7 +165,7 @@ class Worth:
             )
 
     def _of(self, coalition: Coalition) -> VerticalData:
-        """The data of those parties alone."""
+        """Return the data of a coalition alone."""
         data = self.data
         places = [self.parties.index(party) for party in coalition]
         held = data.preparation
@@ -183,10 +184,12 @@ class Worth:
         )
 
     def run(self, jobs: int | None = 1, progress: Progress | None = None) -> dict[str, Any]:
-        """Train what is not trained yet, after `check`; the content of ``worth.json``.
+        """Make the trainings that are left, after `check`; return the content of ``worth.json``.
 
-        So many ``jobs`` at a time in processes, or (None) one after the other in this one.
-        ``progress`` is told of the trainings, and of the permutations after them.
+        Args:
+            jobs: number of trainings at a time in processes; None for one after the other in
+                this process.
+            progress: called with the progress of trainings, and then of permutations.
         """
         engine = Processes(jobs, reused=True)
         summaries = comparison.execute([*chain(*self.runs.values())], engine, progress)
@@ -228,7 +231,7 @@ class Worth:
         return 1 if isinstance(self.data.task, Classification) else -1
 
     def _figure(self, data: VerticalData, each: Sequence[Tensor]) -> Figure:
-        """Of logits of the same test records, a seed each."""
+        """Compute the headline figure from the test records' logits, one tensor for each seed."""
         task, labels = references.plain(data.task), data.labels["test"]
         name, sign = headline(task), self._sign
         values = tuple(sign * scores(task, logits, labels)[name] for logits in each)
@@ -248,7 +251,10 @@ class Worth:
         return self._figure(self.data, each)
 
     def _without_federation(self) -> tuple[Figure | None, Figure | None]:
-        """The label holder alone, and everything in one table; kept between calls."""
+        """Return the figures of the label holder alone, and of all columns in one table.
+
+        Their predictions are kept in files between calls.
+        """
         found: dict[str, list[Tensor]] = {"alone": [], "pooled": []}
         for run in self.runs[self.parties]:
             place = self.folder / "boosting" / f"seed{run.config.seed}.safetensors"
@@ -273,7 +279,7 @@ class Worth:
     def _rows(
         self, alone: Figure | None, found: Mapping[Coalition, Figure], everything: Figure | None
     ) -> list[dict[str, Any]]:
-        """Lines of the table, from nobody to everybody."""
+        """Build the rows of the table: alone, federations by size, and all columns pooled."""
 
         def row(kind: str, parties: Sequence[str], figure: Figure | None) -> dict[str, Any]:
             if figure is None:
@@ -300,7 +306,7 @@ class Worth:
     def _left_out(
         self, alone: Figure | None, found: Mapping[Coalition, Figure]
     ) -> list[dict[str, Any]]:
-        """What all lose without each party."""
+        """Compute what the whole federation loses without each party."""
         whole, lost = found[self.parties], []
         for party in self.parties:
             others = tuple(other for other in self.parties if other != party)
@@ -312,7 +318,10 @@ class Worth:
     def _shapley(
         self, alone: Figure | None, found: Mapping[Coalition, Figure]
     ) -> list[dict[str, Any]] | None:
-        """Of what the federation gains over the label holder alone; None where it is not known."""
+        """Compute each party's Shapley value of the gain over the label holder alone.
+
+        None unless every coalition was trained, and the label holder alone has a figure.
+        """
         if not self.every or alone is None:
             return None
         means = {each: np.array(f.mean - alone.mean) for each, f in found.items()}
@@ -330,7 +339,7 @@ def _ends(drawn: Array) -> dict[str, float]:
 
 
 def _with_ends(one: Figure, other: Figure) -> dict[str, float]:
-    """By how much one is better, with the interval of the paired difference."""
+    """Return the difference of two figures, with the interval of the paired difference."""
     return {"value": one.mean - other.mean, **_ends(one.drawn - other.drawn)}
 
 
@@ -344,7 +353,7 @@ def _of_importance(each: Importance) -> dict[str, Any]:
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Leave the figures in ``worth.json``."""
+    """Write the figures to ``worth.json`` in a folder, and return its path."""
     text = strict_json.text(content, indent=2) + "\n"
     checkpoint.keep(folder / NAME, text.encode())
     return folder / NAME

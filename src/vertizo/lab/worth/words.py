@@ -1,4 +1,4 @@
-"""The figures of ``worth.json`` as lines of tables, for a terminal and for the report."""
+"""Format the figures of ``worth.json`` as tables and sentences, for a terminal and the report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 5
-"""Parties whose every coalition is trained: 31 of them."""
+"""Most parties for which every coalition is trained: 31 coalitions of 5 parties."""
 SHOWN = 10
-"""Columns in the table of those used most."""
+"""Number of columns in the table of those used most."""
 Content = Mapping[str, Any]
 METRICS = {
     "auc": ("test AUC", 1.0, 4),
@@ -17,44 +17,44 @@ METRICS = {
     "pinball": ("test pinball loss", 1.0, 4),
     "huber": ("test Huber loss", 1.0, 4),
 }
-"""What each figure is called, its scale and digits."""
+"""Key of a figure → its name, scale and digits."""
 
 
 def metric(content: Content) -> str:
-    """What is compared."""
+    """Return the name of the figure that is compared."""
     return METRICS[content["metric"]][0]
 
 
 def figure(content: Content, value: float | None) -> str:
-    """A figure in its own digits."""
+    """Format a figure in its own scale and digits."""
     _, scale, digits = METRICS[content["metric"]]
     return "-" if value is None else f"{scale * value:.{digits}f}"
 
 
 def difference(content: Content, value: float) -> str:
-    """A difference of two, with its sign."""
+    """Format a difference of two figures, with its sign."""
     _, scale, digits = METRICS[content["metric"]]
     return f"{scale * value:+.{digits}f}".replace("-", "−")
 
 
 def between(content: Content, found: Mapping[str, float]) -> str:
-    """A difference and its interval."""
+    """Format a difference and its interval."""
     return f"{difference(content, found['value'])} {ends(content, found)}"
 
 
 def ends(content: Content, found: Mapping[str, float]) -> str:
-    """The interval of a difference."""
+    """Format the interval of a difference."""
     low, high = (difference(content, found[end]) for end in ("low", "high"))
     return f"({low} to {high})"
 
 
 def holder(content: Content) -> str:
-    """What the label holder is called."""
+    """Return the label holder's name, or "the label holder"."""
     return content["label_holder"] or "the label holder"
 
 
 def who(content: Content, row: Mapping[str, Any]) -> tuple[str, str]:
-    """Who takes part in a row, and what else is to be said of it."""
+    """Return who takes part in a row, and a note on it."""
     if row["kind"] == "alone":
         note = "gradient boosting" if content["label_holder"] else "no columns, nothing learnt"
         return f"{holder(content)} alone", note
@@ -68,20 +68,20 @@ def who(content: Content, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def name(content: Content, row: Mapping[str, Any]) -> str:
-    """The same in one line."""
+    """Name a row in one line: who takes part, with the note in brackets."""
     called, note = who(content, row)
     return f"{called} ({note})" if note else called
 
 
 def shown(content: Content) -> list[Mapping[str, Any]]:
-    """Rows that people want to see: one party, all but one, and the ends; the others are kept."""
+    """Select the rows for people: one party, all but one, all, alone and pooled."""
     most = len(content["parties"])
     few = (1, most - 1, most)
     return [r for r in content["rows"] if r["kind"] != "federated" or len(r["parties"]) in few]
 
 
 def table(content: Content, *, every: bool = False) -> list[list[str]]:
-    """Who takes part, the figure with its interval, and the gain over the label holder alone."""
+    """Tabulate rows: who takes part, the figure, its interval, and the gain over alone."""
     lines = []
     for row in content["rows"] if every else shown(content):
         if row["value"] is None:
@@ -95,7 +95,7 @@ def table(content: Content, *, every: bool = False) -> list[list[str]]:
 
 
 def parties(content: Content) -> tuple[list[str], list[list[str]]]:
-    """Headings and lines: what each party is worth by its absence, its value and its columns."""
+    """Tabulate parties (headings, lines): loss without it, Shapley value, loss when permuted."""
     headings = ["party", "lost without it"]
     values = {each["party"]: each for each in content["shapley"] or ()}
     lost = {each["party"]: each for each in content["left_out"]}
@@ -114,14 +114,14 @@ def parties(content: Content) -> tuple[list[str], list[list[str]]]:
 
 
 def columns(content: Content, most: int | None = None) -> list[list[str]]:
-    """The columns that the federation uses most: party, column, and what is lost permuted."""
+    """Tabulate the columns that the federation uses most: party, column, loss when permuted."""
     found = [each for each in content["importance"] if each["column"] is not None]
     found.sort(key=lambda each: -each["value"])
     return [[each["party"], each["column"], _loss(content, each)] for each in found[:most]]
 
 
 def too_many(parties: int) -> str:
-    """Why there are no Shapley values of so many parties."""
+    """Write why there are no Shapley values of so many parties."""
     return (
         f"no Shapley values: {parties} parties have {2**parties:,} coalitions, and values are for "
         f"{MOST} at most; every party is left out once"
@@ -133,7 +133,7 @@ def _loss(content: Content, each: Mapping[str, Any]) -> str:
 
 
 def verdicts(content: Content) -> list[str]:
-    """A sentence on all parties together and on each: whether its absence is seen at all."""
+    """Write a sentence on all parties together, and one on each: whether it adds anything."""
     said = []
     whole = next(row["gain"] for row in reversed(content["rows"]) if row["kind"] == "federated")
     if whole is not None and len(content["parties"]) > 1:
@@ -154,7 +154,7 @@ def verdicts(content: Content) -> list[str]:
 
 
 def notes(content: Content) -> list[str]:
-    """What the figures mean, and what they cost."""
+    """Write sentences that explain the figures, and their privacy cost."""
     level, seeds = f"{100 * content['level']:g} %", len(content["seeds"])
     better = "" if content["larger_is_better"] else " Gains are what errors fall by."
     said = [
