@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from vertizo.lab.attacks.runner import Trials
 
 TABLE = "table"
-"""In place of an attack's name: all attacks."""
+"""The word for all attacks, in place of an attack's name."""
 
 
 def listed() -> Iterator[tuple[str, str]]:
-    """Names of the attacks, and what each is, for ``vertizo list``."""
+    """Yield each attack's name and description, for ``vertizo list``."""
     from vertizo.lab.attacks.choice import ATTACKS
 
     for a in ATTACKS.values():
@@ -43,7 +43,7 @@ def listed() -> Iterator[tuple[str, str]]:
 
 
 def complete_attacks(incomplete: str) -> list[str]:
-    """Names of attacks behind the last comma."""
+    """Complete the name of an attack behind the last comma."""
     from vertizo.lab.attacks.choice import ATTACKS
 
     return behind_comma(incomplete, ATTACKS)
@@ -156,7 +156,7 @@ def _table(
 
 
 def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """``a,b`` or ``all``, checked."""
+    """Split ``a,b`` or ``all`` into known names; raise a `ConfigError` for others."""
     if text is None or text.strip() == "all":
         return list(known)
     wanted = comma_separated(text)
@@ -172,7 +172,7 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 
 
 def _bar(total: int) -> AbstractContextManager[Callable[[], None] | None]:
-    """A bar that a call moves on by one trial, where there is one."""
+    """Show a progress bar; each call of its result advances it by one trial."""
     done = count(1)
 
     def words() -> tuple[float, str]:
@@ -182,7 +182,7 @@ def _bar(total: int) -> AbstractContextManager[Callable[[], None] | None]:
 
 
 def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: bool) -> None:
-    """One attack's figures; or a line for each figure, a column for each method and noise."""
+    """Print one attack's figures, or the table of all attacks on all methods."""
     from vertizo.lab.attacks.choice import ATTACKS
     from vertizo.lab.attacks.table import of_many, of_one, reasons
 

@@ -1,4 +1,4 @@
-"""``vertizo privacy plan``: what an ε costs in noise, and whether anything is learned under it."""
+"""``vertizo privacy plan``: the noise that an ε needs, and a forecast of learning under it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Measure = Literal["validation", "train"]
 SHOWN = 4
-"""Trials of a search beside the configured one in the table."""
+"""Number of trials in a search's table, beside the configured one."""
 StudyFolder = Annotated[
     Path | None,
     option(
@@ -60,7 +60,7 @@ RayAddress = Annotated[
 
 
 def _check_engine(engine: EngineName, ray_address: str | None) -> None:
-    """Refuse a Ray cluster's address without Ray."""
+    """Raise a `ConfigError` for a Ray cluster's address without the Ray engine."""
     if ray_address is not None and engine != "ray":
         raise ConfigError(f"--ray-address {ray_address} is for --engine ray")
 
@@ -169,7 +169,7 @@ def compare(
 
 
 def _targets(text: str) -> list[float]:
-    """Accuracies from ``60,80`` or ``0.6,0.8``, in [0, 1]."""
+    """Parse accuracies such as ``60,80`` or ``0.6,0.8`` to shares in [0, 1]."""
     found = []
     for part in filter(None, (part.rstrip("%") for part in comma_separated(text))):
         try:
@@ -349,9 +349,9 @@ def conclude(
     as_json: bool = False,
     draw: Callable[[Sequence[Picture], Path], None] | None = None,
 ) -> None:
-    """Keep what a study found in ``NAME.json`` and ``NAME.svg`` of a folder, and print it.
+    """Write a study's outcome to ``NAME.json`` and ``NAME.svg`` of a folder, and print it.
 
-    ``draw`` is in place of `vertizo.lab.reproduction.plots.draw`.
+    ``draw`` draws the pictures; default: `vertizo.lab.reproduction.plots.draw`.
     """
     from vertizo.lab.reproduction import outcome, plots
 
@@ -410,7 +410,7 @@ def _list_studies(as_json: bool) -> None:
 def bar(
     command: str, what: str, console: Console
 ) -> AbstractContextManager[Callable[[Standing], None] | None]:
-    """Show how far so many runs or trials have come."""
+    """Show the progress of runs or trials, as a bar or as lines in a log."""
 
     def words(at: Standing) -> tuple[float, str]:
         return at.share, f"{at.finished} of {at.total} {what}{at.beside}{at.latest}"

@@ -1,4 +1,4 @@
-"""``vertizo worth``: is a partner worth a contract?"""
+"""``vertizo worth``: measures what each party adds to the federation."""
 
 from __future__ import annotations
 
