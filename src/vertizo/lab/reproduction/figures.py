@@ -1,4 +1,4 @@
-"""Figures that are read off finished runs, each with its unit."""
+"""The figures that a study reads from finished runs, each with its unit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vertizo.privacy.epsilon_text import bound_text, is_bounded
 SIZES = {"MB": 1e6, "GB": 1e9}
 Size = Literal["MB", "GB"]
 ENDLESS = 1e6
-"""From this ε on nobody would call it one: noise of next to nothing, for the clip alone."""
+"""ε from which on it is not shown: such noise is next to nothing, and there for the clip alone."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that came to its end."""
+    """A finished run: its summary, its evaluations and its folder."""
 
     summary: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
@@ -30,7 +30,7 @@ class Finished:
 
     @property
     def table(self) -> int:
-        """Bytes that filled the table before the first round."""
+        """Bytes that filled the embedding table before the first round."""
         return int(self.summary.get("bytes_table", 0))
 
 
@@ -47,16 +47,16 @@ class Figure(Options):
 
     @property
     def words(self) -> str:
-        """What it is, beside an axis."""
+        """The figure's name beside an axis."""
         return self.name.replace("-", " ")
 
     @property
     def unit(self) -> str:
-        """What `read` counts."""
+        """The unit of `read`."""
         return "%" if self.is_share else str(getattr(self, "in_", ""))
 
     def read(self, run: Finished) -> float | None:
-        """The number in its unit; None where the run has none."""
+        """Read the number from a run, in its unit; None where the run has none."""
         found = self.find(run)
         if found is None:
             return None
@@ -64,7 +64,7 @@ class Figure(Options):
 
     @abstractmethod
     def find(self, run: Finished) -> float | None:
-        """The number itself: a share in [0, 1], or bytes."""
+        """Find the unscaled number in a run: a share in [0, 1], bytes, or another number."""
 
 
 class _OfSummary(Figure):
@@ -201,7 +201,7 @@ USUAL = _TestAccuracy()
 
 
 def rounds_to(metrics: Sequence[Mapping[str, Any]], target: float) -> float | None:
-    """Rounds until the accuracy first reached a target; None if it did not.
+    """Return the rounds until the accuracy first reached a target; None if it did not.
 
     >>> rounds_to([{"round": 5, "test_accuracy": 0.4}, {"round": 9, "test_accuracy": 0.6}], 0.5)
     9.0
@@ -211,7 +211,7 @@ def rounds_to(metrics: Sequence[Mapping[str, Any]], target: float) -> float | No
 
 
 def held(summary: Mapping[str, Any]) -> str | None:
-    """What ε a run has in truth, in a few words; None for a run without noise."""
+    """Describe in a few words the ε that holds for a run; None for a run without noise."""
     privacy = summary["privacy"]
     if is_bounded(privacy):
         simulated = "simulated " if privacy["guarantee"] == "simulated" else ""
@@ -225,5 +225,5 @@ def held(summary: Mapping[str, Any]) -> str | None:
 
 
 def _short(value: float) -> str:
-    """A number that may be large, in few characters."""
+    """Format a number that may be large in few characters."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"

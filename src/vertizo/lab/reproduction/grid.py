@@ -1,4 +1,4 @@
-"""Studies of rows and columns: tables, sweeps over an axis, and curves."""
+"""Run studies of rows and columns: tables, sweeps over an axis, and curves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from vertizo.lab.reproduction.runs import (
 from vertizo.lab.reproduction.study import CellConfig, ColumnConfig, GridConfig, PanelConfig
 
 MOST_POINTS = 100
-"""Of a curve; more are not told apart in a picture."""
+"""Most points of a curve; more cannot be told apart in a picture."""
 X: dict[str, tuple[str, tuple[str, ...], float]] = {
     "epoch": ("epochs", ("epoch",), 1.0),
     "round": ("rounds", ("round",), 1.0),
@@ -38,7 +38,7 @@ X: dict[str, tuple[str, tuple[str, ...], float]] = {
     "megabytes-up": ("MB to the server", ("bytes_up",), 1e6),
     "megabytes-down": ("MB to the clients", ("bytes_down",), 1e6),
 }
-"""What a curve is drawn against: its words, the figures of an evaluation it adds, and its unit."""
+"""Key of a curve's x axis → its words, the figures of an evaluation that it adds, and its unit."""
 Y_WORDS = {
     "accuracy": "accuracy, validation (%)",
     "train_accuracy": "running accuracy, training (%)",
@@ -49,22 +49,22 @@ Y_WORDS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One row's figure in one column."""
+    """One cell of a table: a row's figure in a column."""
 
     row: str
     column: str
     values: list[float]
-    """Of the seeds that have one."""
+    """The figure of each seed that has one."""
     seeds: int = 0
     diverged: int = 0
     published: float | str | None = None
     skip: str | None = None
     holds: str | None = None
-    """The ε that a noised run has in truth."""
+    """The ε that holds for a noised run, in words (`figures.held`)."""
     controls: Mapping[str, list[float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, without what is not there."""
+        """Return the cell for JSON, without empty entries."""
         return {key: value for key, value in asdict(self).items() if value or key == "values"}
 
 
@@ -72,17 +72,17 @@ Cells = Mapping[tuple[str, str], Cell]
 
 
 class Spot(NamedTuple):
-    """Where a row and a column meet: the runs that are read there."""
+    """The runs behind one cell of a table."""
 
     label: str
-    """What they are called: the row, and the column where it has settings of its own."""
+    """Name of the runs: the row, and the column where it has settings of its own."""
     trees: list[Tree]
     controls: tuple[str, ...]
     skip: str | None
 
 
 def spot(study: GridConfig, row: str, column: str) -> Spot:
-    """What is run for a cell."""
+    """Return the runs behind the cell of a row and a column."""
     line, asked = study.rows[row], study.columns[column]
     source = asked.runs or column
     there, own = study.columns[source], line.cells.get(source) or CellConfig()
@@ -93,7 +93,7 @@ def spot(study: GridConfig, row: str, column: str) -> Spot:
 
 
 def run(study: GridConfig, order: Order) -> Outcome:
-    """Make the runs and read the figures."""
+    """Make a study's runs, and read its figures."""
     made = make(cases(study, order), order)
     cells = {(row, column): _cell(study, row, column, made) for row, column in _places(study)}
     pictures = [_curves(study, panel, made) for panel in study.panels]
@@ -105,7 +105,7 @@ def run(study: GridConfig, order: Order) -> Outcome:
 
 
 def _seeds(made: Mapping[str, Made]) -> dict[str, Any]:
-    """Every run's accuracy over epochs, or its loss: label → control → one curve a seed."""
+    """Return every run's accuracy or loss over epochs: label → control → one curve a seed."""
     return {
         label: {
             control: [curve(run.metrics) if run is not None else None for run in runs]
@@ -116,7 +116,7 @@ def _seeds(made: Mapping[str, Made]) -> dict[str, Any]:
 
 
 def cases(study: GridConfig, order: Order) -> list[Case]:
-    """One for each different configuration; those that are left out are not among them."""
+    """List the cases to run, one for each different configuration that is not skipped."""
     found: dict[str, Case] = {}
     for row, column in _places(study):
         label, trees, controls, skip = spot(study, row, column)
@@ -160,7 +160,7 @@ def _cell(study: GridConfig, row: str, column: str, made: Mapping[str, Made]) ->
 
 
 def _grid(study: GridConfig, cells: Cells) -> Grid:
-    """A line for what was measured, then what it is held against."""
+    """Build the table: for each row what was measured, published, and reached by controls."""
     lines: list[tuple[str, ...]] = []
     for row, line in study.rows.items():
         own = [(column, cells[row, name]) for name, column in study.columns.items()]
@@ -190,7 +190,7 @@ def _measured(column: ColumnConfig, cell: Cell) -> str:
 
 
 def _notes(study: GridConfig, cells: Cells) -> Iterator[str]:
-    """Why some were not run, each reason once; and the ε that hold."""
+    """Yield why some cells were not run, each reason once; and the ε that hold."""
     reasons: dict[str, list[str]] = {}
     for cell in cells.values():
         if cell.skip is not None:
@@ -214,7 +214,7 @@ def _notes(study: GridConfig, cells: Cells) -> Iterator[str]:
 
 
 def _sweep(study: GridConfig, cells: Cells) -> Picture:
-    """A line for each row over the axis, and a dashed one where the paper has numbers."""
+    """Build a sweep's picture: a line for each row, and a dashed one of published numbers."""
     places = {key: column for key, column in study.columns.items() if column.at is not None}
     lines = []
     for row, line in study.rows.items():
@@ -240,7 +240,7 @@ def _sweep(study: GridConfig, cells: Cells) -> Picture:
 
 
 def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> Picture:
-    """A curve for each row, mean over seeds."""
+    """Build a panel's picture: a curve for each row, as the mean over seeds."""
     column = panel.column or next(iter(study.columns))
     lines = []
     for row in panel.rows or list(study.rows):
@@ -253,7 +253,7 @@ def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> 
 
 
 def _curve(panel: PanelConfig, runs: list[Finished]) -> tuple[Point, ...]:
-    """Evaluations that all seeds have, at most `MOST_POINTS` of them."""
+    """Average the evaluations that all seeds have, at most about `MOST_POINTS` of them."""
     if not runs:
         return ()
     _, keys, unit = X[panel.x]

@@ -1,4 +1,4 @@
-"""What each kind of study does; here those of attacks and of VFL-CZOFO's intrinsic figures."""
+"""Run a study by its kind; studies of attacks and of VFL-CZOFO's intrinsic figures are here."""
 
 from __future__ import annotations
 
@@ -40,12 +40,16 @@ INTRINSIC = {
 
 
 def run(study: AnyStudy, order: Order) -> Outcome:
-    """Make what is not made yet, and sum up; what is finished is kept when it is interrupted."""
+    """Make the runs of a study that are left, and sum up; finished ones survive an interrupt."""
     return RUN.get(study.kind, grid.run)(study, order)
 
 
 def run_attacks(study: AttackConfig, order: Order) -> Outcome:
-    """Try every attack on every method, with every seed: beside what is found without a message."""
+    """Try every attack on every method with every seed, and tabulate figures beside controls.
+
+    Raises:
+        ConfigError: there is no such attack or figure.
+    """
     for column in study.columns.values():
         if column.attack not in ATTACKS:
             raise ConfigError(
@@ -89,7 +93,7 @@ def run_attacks(study: AttackConfig, order: Order) -> Outcome:
 
 
 def task_of(study: AttackConfig, order: Order, method: str, name: str, seed: int) -> Task:
-    """One attack, method and seed."""
+    """Make the task of one attack on one method with one seed."""
     column = study.columns[name]
     trees = [study.settings, {"method": {"name": method}, "seed": seed}]
     config = configure(study.paper, trees, order.overrides)
@@ -102,14 +106,18 @@ def task_of(study: AttackConfig, order: Order, method: str, name: str, seed: int
 
 
 def attack_trial(attack: str, options: tuple[str, ...], tree: Tree) -> dict[str, Any]:
-    """One attack on one run, in a process of its own."""
+    """Try one attack on one run, in a process of its own; return its results."""
     config = configuration.parse(tree)
     trials = Laboratory().trials(make_attack(attack, options), lambda _: config, [config.seed])
     return trials.as_dict()
 
 
 def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
-    """Train, measure on the models that are left, and put the figures into the theorem."""
+    """Train, measure the intrinsic figures on the trained models, and tabulate them.
+
+    Raises:
+        RunError: a training diverged.
+    """
     cases = []
     for label, row in study.rows.items():
         trees = [study.settings, row.settings]
@@ -137,7 +145,7 @@ def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
 
 
 def measured(folder: str, repeats: int) -> dict[str, Any]:
-    """The figures of one run, in a process of its own."""
+    """Measure the intrinsic figures of one run, in a process of its own."""
     return asdict(intrinsic(RunFolder(Path(folder)), repeats=repeats))
 
 

@@ -1,4 +1,4 @@
-"""What a study found: tables of text, pictures, and every number behind them."""
+"""The outcome of a study: tables of text, pictures, and every number behind them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from vertizo.run.results import checkpoint
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as it is shown."""
+    """A table of text, as it is shown."""
 
     title: str
     columns: tuple[str, ...]
-    """Headings, that of the first column left out."""
+    """Headings of all columns but the first."""
     rows: tuple[tuple[str, ...], ...]
-    """What each line is about, then its cells."""
+    """Each line: its name, then its cells."""
 
 
 class Point(NamedTuple):
-    """Mean, least and largest of a figure's seeds at one place."""
+    """A point of a line: mean, smallest and largest value over seeds at one x."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, x: float, values: Sequence[float]) -> Point:
-        """Of one value a seed."""
+        """Make a point from one value for each seed."""
         return cls(x, mean_and_spread(values)[0], min(values), max(values))
 
 
@@ -45,15 +45,14 @@ class Line:
     words: str
     points: tuple[Point, ...]
     published: bool = False
-    """Not measured here: drawn as a dashed line."""
+    """Whether the numbers are the paper's; drawn as a dashed line."""
     colour: int | None = None
-    """Its place among the colours, for one that is the same in several pictures; unset: the
-    next."""
+    """Index of its colour, for one that is the same in several pictures; None for the next."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Lines over one axis."""
+    """A picture of lines over one axis."""
 
     title: str
     x: str
@@ -62,12 +61,12 @@ class Picture:
     log_x: bool = False
     markers: bool = True
     ticks: Mapping[float, str] = field(default_factory=dict)
-    """Places on the axis whose names stand there in place of numbers."""
+    """Place on the x axis → the name shown there in place of a number."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All of a study."""
+    """The results of a study."""
 
     grids: tuple[Grid, ...]
     pictures: tuple[Picture, ...] = ()
@@ -75,10 +74,10 @@ class Outcome:
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Every seed's numbers, for JSON."""
     made_by: Mapping[str, Any] = field(default_factory=dict)
-    """Commits, versions, processors and seconds: `vertizo.lab.made_by`."""
+    """Commits, versions, processors and seconds (`vertizo.lab.made_by`)."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; of each point of a picture's lines x, mean, least and largest."""
+        """Return the results for JSON; a point of a line is x, mean, smallest and largest."""
         pictures = []
         for picture in self.pictures:
             lines = {
@@ -98,7 +97,7 @@ class Outcome:
 
 
 def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
-    """Leave all figures in ``NAME.json`` of a folder, which is made; RunError if it cannot be."""
+    """Write all figures to ``NAME.json`` in a folder, which is made; RunError if that fails."""
     text = strict_json.text(content, indent=1)
     # a line for each entry, and lists of numbers on one line
     text = re.sub(
@@ -113,14 +112,14 @@ def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
 def published_line(
     published: Mapping[str, float | str], keys: Iterable[str], form: str = ""
 ) -> list[tuple[str, ...]]:
-    """The line below a measured one: the paper's figures or words; none where it has neither."""
+    """Return the table line of published figures, for below a measured one; none if unpublished."""
     values = [published.get(key, "–") for key in keys]
     texts = (value if isinstance(value, str) else f"{value:{form}}" for value in values)
     return [("  published", *texts)] if published else []
 
 
 def text_of(values: Sequence[float], digits: int, missing: str = "", total: int = 0) -> str:
-    """Mean and standard deviation of those that have a value.
+    """Format mean and standard deviation of values, and of ``total`` how many there are.
 
     >>> text_of([1.0, 2.0], 1), text_of([1.0], 1, "reached", 3), text_of([], 1, "reached", 3)
     ('1.5 ± 0.7', '1.0 (1 of 3 reached)', 'not reached')
@@ -136,7 +135,7 @@ def text_of(values: Sequence[float], digits: int, missing: str = "", total: int 
 
 
 def number(value: float, digits: int) -> str:
-    """A number with so many digits behind the point; small ones with two that say something.
+    """Format a number with ``digits`` decimals; one too small for them with two significant digits.
 
     >>> number(12345.678, 2), number(0.0012, 2), number(0, 2)
     ('12,345.68', '0.0012', '0.00')

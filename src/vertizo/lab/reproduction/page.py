@@ -1,7 +1,7 @@
-"""The page of the documentation that shows what was measured, made from the results' files.
+"""Write the documentation's page of measured results, from the files of the results.
 
 ``python -m vertizo.lab.reproduction.page experiments/results docs/reproduction.md`` writes the
-tables into the page, between its two markers; a test sees to it that they are those of the files.
+tables into the page, between its two markers; a test compares them with the files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def measured(results: Path) -> str:
-    """Tables of a folder of results, as Markdown: full forms first, then what has a quick one."""
+    """Render a folder of results as Markdown: full forms first, then quick ones, then the rest."""
     kinds: dict[str, list[str]] = {"Full forms": [], "Quick forms": [], "Not measured yet": []}
     for name in sorted([*names(), *SCRIPTS]):
         full, quick = results / f"{name}.json", results / f"{name}-quick.json"
@@ -73,7 +73,7 @@ def _cell(text: str) -> str:
 
 
 def updated(page: str, results: Path) -> str:
-    """A page with the results between its markers; ConfigError if it has none."""
+    """Replace the results between a page's markers; raise a `ConfigError` if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

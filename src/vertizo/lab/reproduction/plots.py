@@ -1,4 +1,4 @@
-"""Pictures as files, by matplotlib."""
+"""Draw pictures to files with Matplotlib."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from vertizo.lab.reproduction.outcome import Picture
 from vertizo.run.results import checkpoint
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
-"""Okabe and Ito's: told apart by most people who see colours otherwise."""
+"""Colours of Okabe and Ito, which most colour-blind people can tell apart."""
 SETTINGS: dict[Any, Any] = {"svg.hashsalt": "vertizo", "svg.fonttype": "none", "font.size": 9}
 WIDTH, HEIGHT = 5.2, 3.8
-"""Of one picture, in inches."""
+"""Size of one picture in inches."""
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
+    """Whether Matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def draw(pictures: Sequence[Picture], path: Path) -> None:
-    """Write one or more pictures side by side, at most three in a row, into one file.
+    """Write one or more pictures side by side, at most three in a row, to one file.
 
-    The path's ending says the format: .svg, .png or .pdf. RunError if it cannot be written.
+    The path's ending decides the format: .svg, .png or .pdf.
+
+    Raises:
+        RunError: the file cannot be written.
     """
     with sheet(len(pictures), path) as places:
         for axes, picture in zip(places, pictures, strict=True):
@@ -37,7 +40,7 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
 
 @contextmanager
 def sheet(count: int, path: Path) -> Iterator[Sequence[Any]]:
-    """Axes of Matplotlib for so many pictures; what is drawn there is in one file afterwards."""
+    """Yield Matplotlib axes for ``count`` pictures, and write them to one file at the end."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -59,7 +62,7 @@ def sheet(count: int, path: Path) -> Iterator[Sequence[Any]]:
 
 
 def draw_lines(axes: Any, picture: Picture) -> None:
-    """Draw a picture on axes of Matplotlib."""
+    """Draw a picture on Matplotlib axes."""
     colours: dict[str, str] = {}
     for line in picture.lines:
         name = line.words.removesuffix(", published")
@@ -79,7 +82,7 @@ def draw_lines(axes: Any, picture: Picture) -> None:
 
 
 def label(axes: Any, picture: Picture) -> None:
-    """Put a picture's words, ticks and legend on axes of Matplotlib."""
+    """Put a picture's title, labels, ticks and legend on Matplotlib axes."""
     from matplotlib.ticker import NullLocator
 
     if picture.ticks:

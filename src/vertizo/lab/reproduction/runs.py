@@ -1,4 +1,4 @@
-"""What a study makes: training runs by `vertizo.lab.comparison`, and tasks that are none.
+"""Make a study's training runs (by `vertizo.lab.comparison`) and its other tasks.
 
 Both are kept, so that the same command continues after Ctrl-C.
 """
@@ -32,40 +32,40 @@ Tree = dict[str, Any]
 Figures = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
 FAILED = "diverged.txt"
-"""In the folder of a run that diverged: the line that says so."""
+"""Name of the file in a diverged run's folder that says so in a line."""
 FORMAT = 2
-"""Of a task's file: its figures, and what made them."""
+"""Version of a task's file, which holds its figures and what made them."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """How a study is to be run."""
+    """How a study is run: folder, engine, seeds and overrides."""
 
     folder: Path
     engine: Engine
     seeds: int | None = None
-    """Unset: the study's own number."""
+    """Number of seeds; None for the study's own number."""
     overrides: tuple[str, ...] = ()
     """``key=value``, applied to every configuration last."""
     report: Callable[[Standing], None] | None = None
     jobs: int = 1
-    """Tasks at a time, of what is no training run."""
+    """Number of tasks at a time that are no training runs."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration, and how often it is run."""
+    """One configuration with its number of seeds and its controls."""
 
     label: str
     config: ExperimentConfig
     seeds: int
     controls: tuple[str, ...] = ()
-    """Beside the one at ε = 0, which every private run has."""
+    """Controls to run; without any, a private run still has the label-free one."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a case: a finished run for each seed, None for those that diverged."""
+    """The runs of a case: a finished run for each seed, None for those that diverged."""
 
     runs: tuple[Finished | None, ...]
     controls: Mapping[str, tuple[Finished | None, ...]]
@@ -73,20 +73,22 @@ class Made:
 
     @property
     def finished(self) -> list[Finished]:
-        """Those that came to their end."""
+        """The runs that finished."""
         return [run for run in self.runs if run is not None]
 
     @property
     def everything(self) -> Mapping[str, tuple[Finished | None, ...]]:
-        """The runs themselves under ``none``, and its controls."""
+        """The runs by control; the case's own under ``none``."""
         return {"none": self.runs, **self.controls}
 
 
 def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """A configuration from trees, each with its keys in place of those before.
+    """Build a configuration from trees, whose keys each replace those of the trees before.
 
-    The first tree is a whole one, and a null in another takes a key away. ConfigError begins with
-    ``where``, and names the key and what would be right.
+    The first tree is a whole one; a null in another removes a key.
+
+    Raises:
+        ConfigError: a key does not fit; the line begins with ``where``.
     """
     whole: Tree = {}
     for tree in trees:
@@ -106,10 +108,10 @@ def _without_nulls(tree: Tree) -> Tree:
 
 
 def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
-    """Make what is not finished, and read everything back: label → what became of it.
+    """Make the runs that are not finished, and read all of them back, by label.
 
-    A run that diverges is a result: it is noted, the others go on, and it is not tried again. What
-    is finished is kept when a run fails otherwise, and on Interrupted.
+    A run that diverges is a result: it is recorded, the others go on, and it is not tried again.
+    Finished runs are kept when a run fails otherwise, and on Interrupted.
     """
     runs = [
         run
@@ -136,7 +138,7 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
 
 
 def makers(made: Mapping[str, Made]) -> dict[str, Any]:
-    """What made all these runs, controls included: `vertizo.lab.made_by`."""
+    """Sum up what made all runs, controls included (`vertizo.lab.made_by`)."""
     runs = [run for case in made.values() for each in case.everything.values() for run in each]
     return made_by.runs(run.folder for run in runs if run is not None)
 
@@ -146,7 +148,7 @@ def _controls(case: Case) -> tuple[str, ...]:
 
 
 def _noted(run: Run, error: UserError) -> bool:
-    """Keep that a run diverged; another failure ends the study."""
+    """Record that a run diverged, and return True; False for another failure."""
     if "diverged" not in str(error):
         return False
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -162,14 +164,14 @@ def _read(run: Run) -> Finished | None:
 
 @dataclass(frozen=True)
 class Task:
-    """Work that is no training run: a call of a module's function with plain values."""
+    """A call of a module's function with plain values, for work that is no training run."""
 
     name: str
     function: Callable[..., Figures]
     arguments: tuple[Any, ...]
 
     def file(self, folder: Path) -> Path:
-        """Where its figures are kept; another one for other arguments."""
+        """Return the file of its figures, which depends on the function and its arguments."""
         said = json.dumps(
             [FORMAT, self.function.__name__, *self.arguments], sort_keys=True, default=str
         )
@@ -185,11 +187,13 @@ def results(
     *,
     reused: bool = False,
 ) -> tuple[dict[Key, Figures], dict[str, Any]]:
-    """Do what is not done yet, each in a fresh process, and keep its figures in a folder.
+    """Do the tasks that are left, each in a fresh process, and keep their figures in a folder.
 
-    A process that is ``reused`` does one task after another, which measure no memory then. What is
-    finished is kept when a task fails or all is interrupted. Returns the figures, and what made
-    them.
+    With ``reused``, a process does one task after another, so that its peak memory is no task's
+    own. Finished tasks are kept when one fails or all are interrupted.
+
+    Returns:
+        The figures by key, and what made them.
     """
     left = [task for task in tasks.values() if not task.file(folder).is_file()]
     finished = len(tasks) - len(left)

@@ -1,4 +1,4 @@
-"""The JSON schema of a study's file."""
+"""Generate the JSON schema of a study's file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vertizo.lab.reproduction.study import KINDS
 
 
 def study() -> dict[str, Any]:
-    """The schema, for ``vertizo schema``."""
+    """Return the schema of a study's file, for ``vertizo schema``."""
     tagged = tuple(Annotated[options, Tag(kind)] for kind, options in KINDS.items())
     kinds: Any = Annotated[Union[tagged], chosen_by("kind", "table")]  # noqa: UP007
     found = generated(kinds, "Vertizo study")

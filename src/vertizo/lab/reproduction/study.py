@@ -1,9 +1,9 @@
-"""One table or figure of a paper: what is run, what is read off, what was published.
+"""The configuration of a study: one table or figure of a paper, with its published numbers.
 
-A study is a YAML file under ``experiments/papers``, and part of the package. Its section ``quick``
-has the same keys again, with what is smaller in the quick form; a null there takes a key away.
-``base`` names another study whose keys it begins with, so that figures which were drawn from the
-runs of a table share its runs.
+A study is a YAML file in `studies/`, part of the package. Its section ``quick`` has the same keys
+again, with the smaller values of the quick form; a null there removes a key. ``base`` names another
+study whose keys it begins with, so that figures that were drawn from the runs of a table share its
+runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vertizo.lab.reproduction.figures import USUAL, FigureChoice
 Tree = dict[str, Any]
 FOLDER = Path(__file__).with_name("studies")
 ENDINGS = (".yaml", ".yml")
-"""Of somebody's own file, in place of a study's name."""
+"""Endings of a user's own file, in place of a study's name."""
 SCRIPTS = {
     "dpzv-figure4": "experiments/client_memory.py",
     "theory-scaling": "experiments/growth.py",
 }
-"""What is measured by a script of the repository, and has no file."""
+"""Study that has no file → the script of the repository that measures it."""
 Published = float | str
 """A number in the figure's unit, or words where the paper has no number."""
 
@@ -132,7 +132,7 @@ class GridConfig(Study):
 
     @model_validator(mode="after")
     def _names_exist(self) -> GridConfig:
-        """Rows speak of columns that there are."""
+        """Check that rows, panels and columns name rows and columns that exist."""
         asked = [("row", row, "panels") for panel in self.panels for row in panel.rows or ()]
         asked += [("column", panel.column, "panels") for panel in self.panels if panel.column]
         asked += [("column", each.runs, "columns") for each in self.columns.values() if each.runs]
@@ -197,17 +197,21 @@ KINDS: dict[str, type[AnyStudy]] = {
 
 
 def names() -> list[str]:
-    """All studies that come with the package."""
+    """Return the names of all studies in the package."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def runs_of(name: str) -> str:
-    """The study whose runs a study shows: itself, or its base."""
+    """Return the name of the study whose runs a study shows: itself, or its first base."""
     return _path(_bases(name)[-1]).stem
 
 
 def load(name: str, *, quick: bool = False) -> AnyStudy:
-    """A study by name, or from a file of one's own, in its full or its quick form."""
+    """Load a study by name or from a user's file, in its full or its quick form.
+
+    Raises:
+        ConfigError: there is no such study, its file is invalid, or it has no quick form.
+    """
     tree = reduce(changed, map(_read, reversed(_bases(name))))
     tree.pop("base", None)
     smaller = tree.pop("quick", {})
@@ -227,7 +231,7 @@ def load(name: str, *, quick: bool = False) -> AnyStudy:
 
 
 def only(study: AnyStudy, columns: Sequence[str]) -> AnyStudy:
-    """A study with nothing run in its other columns; ConfigError where it has no such column."""
+    """Skip all columns of a study but these; raise a `ConfigError` for an unknown one."""
     if not isinstance(study, GridConfig):
         raise ConfigError(f"--columns is for tables, sweeps and curves; this one is {study.kind}")
     if not columns:
@@ -244,7 +248,7 @@ def only(study: AnyStudy, columns: Sequence[str]) -> AnyStudy:
 
 
 def _pruned(tree: Tree, before: Any) -> Tree:
-    """A tree whose rows say nothing about columns that the quick form does without."""
+    """Remove from a tree's rows what they say of columns that the quick form left out."""
     columns, rows = tree.get("columns"), tree.get("rows")
     if isinstance(before, dict) and isinstance(columns, dict) and isinstance(rows, dict):
         gone = before.keys() - columns.keys()
@@ -256,9 +260,9 @@ def _pruned(tree: Tree, before: Any) -> Tree:
 
 
 def changed(tree: Tree, own: Tree, *, keep_nulls: bool = False) -> Tree:
-    """A tree with another's keys in place of its own; null takes a key away.
+    """Replace a tree's keys by another tree's; a null removes a key.
 
-    In settings and in quick forms a null stays, for it speaks of what they will be applied to.
+    In settings and in quick forms a null stays, since it removes a key of what they are applied to.
 
     >>> changed({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": None}})
     {'a': {'b': 3}}
@@ -279,7 +283,7 @@ def changed(tree: Tree, own: Tree, *, keep_nulls: bool = False) -> Tree:
 
 
 def _bases(name: str) -> list[str]:
-    """A study, its base, the base of that, and so on; ConfigError where they go round."""
+    """List a study, its base, the base of that, and so on; ConfigError for a circle."""
     found = [name]
     while (base := _read(found[-1]).get("base")) is not None:
         if base in found:
@@ -301,7 +305,7 @@ def _read(name: str) -> Tree:
 
 
 def _check_keys(tree: Tree, path: Path) -> None:
-    """Keys are names; others come from a comma in a text without quotes, and mean nothing."""
+    """Raise a `ConfigError` for a key that is no name, as after a comma in an unquoted text."""
     for key, value in tree.items():
         if not isinstance(key, str) or LABEL.fullmatch(key) is None:
             raise ConfigError(f"{path}: unknown key {key!r}; a text with a comma needs quotes")
@@ -310,5 +314,5 @@ def _check_keys(tree: Tree, path: Path) -> None:
 
 
 def _path(name: str) -> Path:
-    """The file of a study: somebody's own, or one that comes with the package."""
+    """Return the file of a study: the user's own, or one of the package."""
     return Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"
