@@ -1,4 +1,4 @@
-"""Which client's queries were answered when, and how many of each."""
+"""The clients' timelines: when each client's queries were answered, and how many."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from vertizo.lab.report.plot import Tick, fitting, ticks
 from vertizo.lab.report.reading import Run, number
 
 MOST_CLIENTS = 40
-"""Shown; the others are in the run's own files."""
+"""Most clients that are shown; the others are in the run's own files."""
 MOST_BARS = 120
 ROOM = 18
-"""Characters of the numbers below a strip that a telephone has room for."""
+"""Most characters of the numbers below a strip, for which a telephone has room."""
 
 
 def timeline(run: Run) -> dict[str, Any] | None:
-    """The clients of one run; None where its rows do not say who was answered.
+    """Build the timeline of a run's clients; None where its rows do not count answers by client.
 
-    The ``bars`` of a client are (left, width, height) of each stretch of time, in thousandths: the
-    height says how many answers a second, where the busiest stretch of any client has 1000.
+    The ``bars`` of a client are (left, width, height) of each stretch of time, in thousandths. The
+    height is the rate of answers; the busiest stretch of any client has 1000.
     """
     clock = "seconds" if run.served else "virtual_seconds"
     rows = [
@@ -79,7 +79,7 @@ def _counts(value: Any) -> bool:
 
 
 def _merged(rows: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]]:
-    """Rows at different times, and not too many."""
+    """Drop rows of equal time, and thin the rest to about `MOST_BARS`."""
     apart = [row for place, row in enumerate(rows) if not place or row[0] > rows[place - 1][0]]
     if apart[0][0] > 0:
         apart = [(0.0, [0] * len(apart[0][1])), *apart]
@@ -88,7 +88,7 @@ def _merged(rows: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]
 
 
 def _names(run: Run, clients: int) -> list[str]:
-    """Of the parties, by index."""
+    """Return the clients' names by index."""
     parties = (run.summary or {}).get("parties")
     if isinstance(parties, list) and len(parties) == clients:
         return [str(name) for name in parties]

@@ -17,37 +17,37 @@ from vertizo.privacy.epsilon_text import is_bounded
 
 
 class Point(NamedTuple):
-    """An evaluation."""
+    """One evaluation on a line: its places on the axes, its mean and spread."""
 
     at: Mapping[str, float]
-    """Where it is on each axis."""
+    """Key of an axis → the place on it."""
     mean: float
     spread: float | None
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is drawn in one colour."""
+    """One line of a figure: points for each measure."""
 
     name: str
     variant: int
-    """Place of its variant, which decides its colour and marks."""
+    """Index of its variant, which decides its colour and marks."""
     control: str
-    """Or which of the `REFERENCES` it is."""
+    """Its control, ``none``, or the one of `REFERENCES` that it shows."""
     seeds: int
     points: Mapping[str, Sequence[Point]]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Lines, what they measure and what they can be held against."""
+    """A figure's lines, with the measures and the axes that it can show."""
 
     lines: tuple[Line, ...]
     measures: tuple[Measure, ...]
     axes: tuple[Axis, ...]
 
     def shown(self, measure: Measure, axis: Axis) -> list[tuple[int, list[Point]]]:
-        """The lines that have something to draw, by place."""
+        """Return the lines that have points for a measure and an axis, by index."""
         every = (
             (place, [p for p in line.points.get(measure.key, ()) if axis.key in p.at])
             for place, line in enumerate(self.lines)
@@ -56,11 +56,11 @@ class Drawing:
 
 
 def drawing(study: Study, measures: Sequence[Measure], *, of_time: bool = False) -> Drawing | None:
-    """All lines of a study for some measures; None where there is nothing to draw.
+    """Build all lines of a study for some measures; None where there is nothing to draw.
 
-    Guarantees of different things have axes of their own: one is not beside the other. Measures
-    that are about time are drawn without controls, whose time is that of the run itself, and
-    against time alone.
+    Guarantees that cover different things have axes of their own: their ε are not comparable.
+    Measures of time are drawn without controls, whose time is that of the run itself, and without
+    the axes of bytes and ε.
     """
     covered = [None if of_time else _coverage(variant) for variant in study.variants]
     coverages = list(dict.fromkeys(each for each in covered if each is not None))
@@ -98,7 +98,7 @@ def drawing(study: Study, measures: Sequence[Measure], *, of_time: bool = False)
 
 
 def _references(study: Study, measures: Sequence[Measure], lines: Sequence[Line]) -> Iterator[Line]:
-    """Level lines across all others: one of each reference for all runs of the same data."""
+    """Yield level lines across all others: one of each reference for all runs on the same data."""
     by_data: dict[str, dict[int, Run]] = {}
     names: dict[str, list[str]] = {}
     for variant in study.variants:
@@ -128,7 +128,7 @@ def _references(study: Study, measures: Sequence[Measure], lines: Sequence[Line]
 def _lines(
     variant: Variant, place: int, control: str, measures: Sequence[Measure], axes: Sequence[Axis]
 ) -> Iterator[Line]:
-    """The mean of finished seeds, and each run that is not finished by itself."""
+    """Yield the line of the mean over finished seeds, and one for each unfinished run."""
     name = variant.name if control == "none" else f"{variant.name}, {CONTROLS[control]}"
     groups = [(name, variant.finished(control))]
     for run in variant.all_runs(control):
@@ -141,7 +141,7 @@ def _lines(
 
 
 def _coverage(variant: Variant) -> str | None:
-    """What an ε of the variant is about: two of them are comparable only if this is the same."""
+    """Describe what a variant's ε covers: two ε are comparable only if this is the same."""
     privacy = variant.privacy
     every = [run for control in ("none", *CONTROLS) for run in variant.all_runs(control)]
     spent = any(number(row, "epsilon") is not None for run in every for row in run.rows)
@@ -156,7 +156,7 @@ def _coverage(variant: Variant) -> str | None:
 
 
 def _averaged(runs: Sequence[Run], measure: Measure, axes: Sequence[Axis]) -> list[Point]:
-    """Means at the rounds that all these runs evaluated."""
+    """Average a measure at the rounds that all these runs evaluated."""
     by_run = [
         {row["round"]: row for row in run.rows if number(row, measure.key) is not None}
         for run in runs
@@ -179,7 +179,7 @@ def _averaged(runs: Sequence[Run], measure: Measure, axes: Sequence[Axis]) -> li
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many of them, evenly chosen; the first and the last always."""
+    """Select at most ``most`` points, evenly; the first and the last always."""
     if len(points) <= most:
         return list(points)
     step = (len(points) - 1) / (most - 1)

@@ -1,4 +1,4 @@
-"""What is measured, what it is held against, and how figures are written."""
+"""The report's measures and axes, and the formats of figures."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Measure:
     digits: int = 4
     from_zero: bool = False
     diagonal: bool = False
-    """Whether it is held against the axis's own value."""
+    """Whether the figure shows the diagonal, on which the measure equals the axis's value."""
 
     @property
     def heading(self) -> str:
-        """Its name and unit."""
+        """The measure's name with its unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def bare(self, value: float, spread: float | None = None) -> str:
-        """A figure without its unit, with its standard deviation where there is one."""
+        """Format a figure without its unit, with its standard deviation if there is one."""
         words = f"{value * self.scale:.{self.digits}f}"
         return words if spread is None else f"{words} ± {spread * self.scale:.{self.digits}f}"
 
     def text(self, value: float, spread: float | None = None) -> str:
-        """A figure with its unit."""
+        """Format a figure with its unit."""
         return f"{self.bare(value, spread)} {self.unit}".rstrip()
 
 
@@ -68,9 +68,9 @@ CLOSING = (
     Measure("test_auc_macro", "Macro AUC"),
     Measure("test_mae", "Test MAE"),
 )
-"""Of a summary, the most telling first."""
+"""Closing measures of a summary, the most telling first."""
 RAW = {measure: replace(measure, key=f"raw_head.{measure.key}") for measure in CLOSING}
-"""The same of the raw head."""
+"""Each closing measure → the same of the raw head."""
 CURVES = (
     *_scores("validation"),
     *_scores("test"),
@@ -82,30 +82,33 @@ TIMING = (
     Measure("staleness_max", "Largest staleness", "rounds", 1, 0, True),
     Measure("clip_fraction", "Clipped so far", "%", 100, 2, True),
 )
-"""Of rows, about the course of the run."""
+"""Measures of evaluation rows about the course of a run."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What curves are drawn against."""
+    """A horizontal axis of curves, such as rounds or bytes."""
 
     key: str
     name: str
     head: str
     title: str
-    """Under the axis, with UNIT for its unit."""
+    """The title under the axis, with UNIT for its unit."""
     columns: tuple[str, ...]
-    """Of a row, which are added."""
+    """Columns of a row that are added to its place on the axis."""
     units: tuple[tuple[str, float, float], ...] = (("", 1.0, 0.0),)
-    """Name, size, and the least largest value that it is used for; the largest unit first."""
+    """Units, the largest first: name, size, and the largest value from which on it is used."""
 
     def unit(self, largest: float) -> tuple[str, float]:
-        """Title, and what values are divided by, for the largest one."""
+        """Return the title, and the divisor of values, for the largest value."""
         name, size, _ = next(unit for unit in self.units if largest >= unit[2])
         return self.title.replace("UNIT", name), size
 
     def value(self, row: Mapping[str, Any], table: float) -> float | None:
-        """Where a row is; ``table`` are the bytes that filled the table beforehand."""
+        """Return a row's place on the axis; None if a column is missing.
+
+        ``table`` are the bytes that filled the embedding table beforehand.
+        """
         total = table if self.key == "bytes" else 0.0
         for column in self.columns:
             value = number(row, column)
@@ -129,25 +132,25 @@ AXES = (
 
 
 def epsilon_axis(place: int, coverage: str, *, alone: bool) -> Axis:
-    """The axis of ε's that are about the same; ``alone`` where there is no other such axis."""
+    """Make the axis of ε for one coverage; ``alone`` where there is no other such axis."""
     name = "ε spent" if alone else f"ε spent, {coverage}"
     return Axis(f"epsilon{place}", name, name, f"ε spent so far ({coverage})", ("epsilon",))
 
 
 def size(mean: float, spread: float | None = None) -> str:
-    """Bytes, with their standard deviation where it can be seen."""
+    """Format bytes, with their standard deviation if it is large enough to be seen."""
     if spread is None or spread < 0.0005 * mean:
         return size_text(mean)
     return f"{size_text(mean)} ± {size_text(spread)}"
 
 
 def count(value: float) -> str:
-    """A whole number, or a mean of some."""
+    """Format a count, or a mean of counts with one decimal."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def short(value: float) -> str:
-    """Three significant digits or so, without an exponent where that reads well.
+    """Format a number to about three significant digits, without an exponent where that reads well.
 
     >>> short(0.12345), short(12345.0), short(1e-05)
     ('0.123', '12,345', '1e-05')

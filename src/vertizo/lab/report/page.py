@@ -1,4 +1,4 @@
-"""The page: what was read, drawn and put into words, in one file that needs nothing else."""
+"""Render the report's page: figures, tables and words in one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 NAME = "report.html"
-"""What a report is called where no other name is given."""
+"""Default file name of a report."""
 
 
 def render(material: Material, title: str | None = None) -> str:
-    """The page as HTML; without a title it has one that names the data and methods."""
+    """Render the page as HTML; the default title names the data and the methods."""
     found = studies(material.runs)
     style, script = source("page.css"), source("page.js")
     return (
@@ -49,9 +49,11 @@ def render(material: Material, title: str | None = None) -> str:
 
 
 def write(material: Material, out: Path, title: str | None = None) -> None:
-    """Write the page to a file; one that is there is replaced whole.
+    """Write the page to a file; an existing file is replaced atomically.
 
-    ConfigError if the file's name is not one of a page, RunError if it cannot be written.
+    Raises:
+        ConfigError: the file's name does not end in .html or .htm.
+        RunError: the file cannot be written.
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out} is no page; name a file that ends in .html")
@@ -64,7 +66,7 @@ def write(material: Material, out: Path, title: str | None = None) -> None:
 
 
 def policy(style: str, script: str = "") -> str:
-    """What a browser may do with the page: draw it, run this very script, and nothing else."""
+    """Build the page's content security policy, which allows this style and this script only."""
     own, ours = (b64encode(sha256(t.encode()).digest()).decode() for t in (style, script))
     scripts = f"script-src 'sha256-{ours}'; " if script else ""
     return (
@@ -88,7 +90,7 @@ def _title(found: Sequence[Study], material: Material) -> str:
 
 
 def _part(study: Study, place: int) -> dict[str, Any]:
-    """All about one data set, for the template."""
+    """Collect everything about one data set, for the template."""
     timelines = [(variant.name, timeline(variant.example)) for variant in study.variants]
     return {
         "study": study,
@@ -116,7 +118,7 @@ def _figure(
     *,
     of_time: bool = False,
 ) -> dict[str, Any] | None:
-    """Plots of the same lines, one of which is shown at a time; None without any."""
+    """Build plots of the same lines, of which the page shows one at a time; None without any."""
     drawing = curves.drawing(study, chosen, of_time=of_time)
     if drawing is None:
         return None
@@ -141,7 +143,7 @@ def _figure(
 
 
 def source(name: str) -> str:
-    """A file beside the templates, as it is."""
+    """Read a file beside the templates, unrendered."""
     templates = environment()
     assert templates.loader is not None
     return templates.loader.get_source(templates, name)[0]
@@ -149,7 +151,7 @@ def source(name: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Every value that a template puts into the page is escaped."""
+    """Return the Jinja environment, which escapes every value that a template inserts."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

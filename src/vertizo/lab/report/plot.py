@@ -1,6 +1,6 @@
-"""Where everything in a figure is: thousandths of its width and height, from the top left.
+"""Lay out a figure: places of everything in thousandths of its width and height, from top left.
 
-Lines live in a square of a thousand units that is stretched to the figure; texts and marks are
+Lines are drawn in a square of a thousand units that is stretched to the figure; texts and marks are
 placed by the same numbers and are not stretched, so that a figure reads as well on a telephone.
 """
 
@@ -16,17 +16,17 @@ from vertizo.lab.report.reading import REFERENCES
 
 MARKS = 7
 MOST_POINTS = 4000
-"""Of all lines of one figure."""
+"""Most points of all lines of one figure together."""
 MOST_WORDS = 8
-"""Lines that are put into words."""
+"""Most lines that are described in words."""
 ROOM = 40
-"""Characters of the numbers below a figure that a telephone has room for."""
+"""Most characters of the numbers below a figure, for which a telephone has room."""
 COLOURS = 7
 SHAPES = 8
 
 
 class Tick(NamedTuple):
-    """A number beside an axis, and where it is in thousandths."""
+    """A number beside an axis, with its place in thousandths."""
 
     at: float
     text: str
@@ -35,19 +35,19 @@ class Tick(NamedTuple):
 
 
 class Stroke(NamedTuple):
-    """One line as it is drawn."""
+    """One drawn line of a plot."""
 
     line: int
     path: str
     band: str | None
-    """Around the mean, one standard deviation to either side."""
+    """Path of the band of one standard deviation to either side of the mean."""
     marks: list[tuple[float, float]]
     readings: list[tuple[int, str]]
-    """Where its points are, and what a pointer reads there."""
+    """Places of its points, each with the text that a pointer reads there."""
 
 
 class Plot(NamedTuple):
-    """One measure against one axis."""
+    """A plot of one measure against one axis."""
 
     measure: Measure
     axis: Axis
@@ -56,17 +56,17 @@ class Plot(NamedTuple):
     upright: list[Tick]
     strokes: list[Stroke]
     largest: float
-    """At the right end, in the axis's unit."""
+    """Value at the right end, in the axis's unit."""
     left_out: int
-    """Lines that have no place on this axis."""
+    """Number of lines that have no place on this axis."""
     cut: list[tuple[float, bool]]
-    """Where lines begin outside the frame: how far across in percent, and whether above it."""
+    """Points where lines leave the frame: place across in percent, and whether above the frame."""
     diagonal: str | None = None
-    """The path on which the measure is what the axis says."""
+    """Path of the diagonal, on which the measure equals the axis's value."""
 
 
 def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
-    """A figure; None where no line has anything to draw."""
+    """Lay out one measure against one axis; None where no line has points for both."""
     shown = drawing.shown(measure, axis)
     if not shown:
         return None
@@ -133,10 +133,10 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _limits(lines: Sequence[Sequence[Point]], measure: Measure, axis: Axis) -> tuple[float, float]:
-    """The vertical range: means and bands, and a little air.
+    """Choose the vertical range: all means and bands, with a small margin.
 
-    Where the first point and the first twentieth of the axis would take half of the height or more,
-    the later points decide.
+    If the first point and the first twentieth of the axis would take half of the height or more,
+    the range fits the later points.
     """
     low, high = _range(lines)
     if axis.key != "share" and not measure.from_zero:
@@ -160,7 +160,7 @@ def _range(lines: Sequence[Sequence[Point]]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[tuple[float, float]]:
-    """Round numbers between two, and the step between them: 1, 2 or 5 times a power of ten.
+    """List round numbers in a range, each with their step: 1, 2 or 5 times a power of ten.
 
     >>> [tick for tick, _ in ticks(0, 23)]
     [0.0, 5.0, 10.0, 15.0, 20.0]
@@ -177,7 +177,7 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[tuple[float, float]]
 
 
 def fitting(across: Sequence[Tick], room: int) -> list[Tick]:
-    """The same, as many of them minor as it takes for ``room`` characters to hold the others.
+    """Mark as many ticks as minor as it takes for the others to fit into ``room`` characters.
 
     >>> [tick.is_minor for tick in fitting([Tick(k, "100,000") for k in range(4)], 20)]
     [False, True, False, True]
@@ -187,13 +187,13 @@ def fitting(across: Sequence[Tick], room: int) -> list[Tick]:
 
 
 def text(tick: float, step: float) -> str:
-    """A number beside an axis, with as many digits as its step has."""
+    """Format a number beside an axis, with as many decimals as its step has."""
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{tick:,.{digits}f}" if digits <= 6 else f"{tick:g}"
 
 
 def look(line: Line) -> dict[str, Any]:
-    """Classes of a line: colour and marks of its variant, dashes of its kind."""
+    """Return a line's CSS classes: colour and marks of its variant, dashes of its control."""
     return {
         "colour": f"c{line.variant % COLOURS}",
         "shape": f"m{line.variant % SHAPES}",
@@ -202,7 +202,7 @@ def look(line: Line) -> dict[str, Any]:
 
 
 def readings(drawing: Drawing, plots: Sequence[Plot]) -> dict[str, Any]:
-    """What a pointer over a figure reads: for each line [place, which text] of every point."""
+    """Collect what a pointer over a figure reads: for each line [place, index of text] a point."""
     texts: dict[str, int] = {}
     found = {
         f"{each.measure.key} {each.axis.key}": {
@@ -215,7 +215,7 @@ def readings(drawing: Drawing, plots: Sequence[Plot]) -> dict[str, Any]:
 
 
 def describe(drawing: Drawing, measure: Measure) -> str:
-    """A figure in words: where each line begins and ends; controls are left to the table."""
+    """Describe a figure in words: where each line begins and ends, without the controls."""
     every = [line for line in drawing.lines if line.points.get(measure.key)]
     lines = [line for line in every if line.control not in REFERENCES]
     main = [line for line in lines if line.control == "none"] or lines
@@ -244,7 +244,7 @@ def _course(points: Sequence[Point], measure: Measure) -> str:
 
 
 def table(drawing: Drawing, rows: int = 9) -> dict[str, Any]:
-    """Evenly chosen evaluations of every line: the figure's other form."""
+    """Tabulate evenly chosen evaluations of every line, as the figure's other form."""
     body = []
     for line in drawing.lines:
         by_round: dict[float, dict[str, Point]] = {}

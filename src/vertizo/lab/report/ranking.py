@@ -1,7 +1,7 @@
-"""ROC, precision and calibration of two classes, from the test scores that run folders keep.
+"""ROC, precision and calibration curves of two classes, from test scores kept in run folders.
 
-A run's own are of its first finished seed, and so are its controls'. What is drawn are labels that
-nothing covers: the page stays with them.
+The curves of a variant, and of its controls, are those of the first finished seed. They depend on
+raw test labels, which no guarantee covers: the page has to stay with the label holder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from vertizo.run.loop.evaluation import TESTED
 from vertizo.run.results.folder import RunFolder
 
 MOST = 150
-"""Points of a line."""
+"""Most points of a line."""
 BINS = 10
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-"""Of the records, by whose threshold the table says what would be caught."""
+"""Shares of the records that the table selects, each by its threshold on the probability."""
 AXIS = Axis("share", "share", "share", "share", ())
 ROC = Measure("roc", "ROC: true positive rate", diagonal=True)
 PRECISION = Measure("pr", "Precision")
@@ -40,17 +40,18 @@ Array = NDArray[np.float64]
 
 
 class Tested(NamedTuple):
-    """The test records of one run."""
+    """Labels and predictions of one run's test records."""
 
     positive: NDArray[np.bool_]
     likely: Array
-    """Probability of the positive class, [records]."""
+    """Predicted probability of the positive class, [records]."""
 
 
 def tested(run: Run) -> Tested | None:
-    """What a finished run's folder keeps, of two classes that both occur; else None.
+    """Load a finished run's test scores; None unless there are two classes that both occur.
 
-    RunError where the file is damaged.
+    Raises:
+        RunError: the file is damaged.
     """
     folder, summary = RunFolder(run.path), run.summary or {}
     if not folder.has(TESTED):
@@ -70,7 +71,7 @@ def tested(run: Run) -> Tested | None:
 
 
 def figure(study: Study, name: str) -> dict[str, Any] | None:
-    """For the template: three plots of the same lines; None where no run kept its test scores."""
+    """Build three plots of the same lines, for the template; None if no run kept test scores."""
     found = list(_each(study))
     if not found:
         return None
@@ -132,7 +133,7 @@ def _curves(kept: Tested) -> Mapping[str, Sequence[Point]]:
 
 
 def _points(across: Array, upright: Array) -> list[Point]:
-    """At most `MOST` of a curve's points, as far from each other along it; its ends always."""
+    """Select at most `MOST` points of a curve, evenly along it; its ends always."""
     along = np.cumsum(np.abs(np.diff(across, prepend=0)) + np.abs(np.diff(upright, prepend=0)))
     wanted = np.searchsorted(along, np.linspace(along[0], along[-1], MOST - 1))
     chosen = np.unique([0, *np.minimum(wanted, len(along) - 1), len(along) - 1])
@@ -146,7 +147,7 @@ def _auc(kept: Tested) -> float:
 
 
 def _table(found: Sequence[tuple[Line, Tested]]) -> dict[str, Any]:
-    """What each line catches above some thresholds."""
+    """Tabulate for each line without control what it catches above the thresholds of `SHARES`."""
     rows = []
     for line, (positive, likely) in found:
         if line.control != "none":

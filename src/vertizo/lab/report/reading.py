@@ -1,4 +1,4 @@
-"""What is in the folders that a report is made from."""
+"""Read the folders that a report is made from."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vertizo.run.results.folder import RunFolder
 
 MOST_RUNS = 1000
 REFERENCES = {"alone": "label holder alone", "pooled": "all columns pooled"}
-"""What is reached without a federation, as `vertizo.run.references.references` names it."""
+"""Key of a reference without a federation (`vertizo.run.references.references`) → its name."""
 DEPTH = 4
-"""How many folders deep runs are looked for."""
+"""Number of levels of folders in which runs are looked for."""
 Row = Mapping[str, Any]
 
 
@@ -35,16 +35,16 @@ class Run:
     summary: Mapping[str, Any] | None
     label: str | None = None
     served: bool = False
-    """Whether real parties made it."""
+    """Whether it is a job of real parties."""
 
     @property
     def dataset(self) -> str:
-        """Name of its data."""
+        """Name of the run's data set."""
         return str(self.summary["dataset"]) if self.summary else self.config.data.name
 
     @property
     def when(self) -> str:
-        """When it ended, as its summary or else its newest file says: ``2026-05-17 09:30 UTC``."""
+        """End of the run by its summary, or else by its last file: ``2026-05-17 09:30 UTC``."""
         said = (self.summary or {}).get("finished")
         if isinstance(said, str):
             with suppress(ValueError):
@@ -54,13 +54,16 @@ class Run:
         return _moment(datetime.fromtimestamp(newest.stat().st_mtime, UTC))
 
     def figure(self, key: str) -> float | None:
-        """A closing figure, ``key`` or ``section.key``."""
+        """Return a figure of the summary by ``key`` or ``section.key``; None without one."""
         section, _, name = key.rpartition(".")
         found = (self.summary or {}).get(section) if section else self.summary
         return number(found, name) if isinstance(found, Mapping) else None
 
     def reference(self, whose: str, key: str) -> float | None:
-        """Of `REFERENCES`, by the better model, a figure such as ``test_auc``."""
+        """Return a reference's figure, such as ``test_auc``, by its better model; None without one.
+
+        ``whose`` is a key of `REFERENCES`.
+        """
         about, (purpose, _, name) = (self.summary or {}).get("references"), key.partition("_")
         if about is None or about["metric"] != name:
             return None
@@ -92,24 +95,28 @@ class Worth:
     content: Mapping[str, Any]
 
     def has_left_out(self, run: Path) -> bool:
-        """Whether a run is of some parties alone: one of the trainings behind a picture's rows."""
+        """Whether a run trained a coalition of this study that leaves parties out."""
         whole = self.path / str(self.content.get("federation"))
         return run.is_relative_to(self.path) and not run.is_relative_to(whole)
 
 
 @dataclass
 class Material:
-    """All that a report is made from."""
+    """Everything that a report is made from."""
 
     runs: list[Run] = field(default_factory=list)
     attacks: list[Attacks] = field(default_factory=list)
     worths: list[Worth] = field(default_factory=list)
     commands: list[tuple[Path, str]] = field(default_factory=list)
-    """The command that made a folder, where it says so."""
+    """Folders of comparisons, each with the command that made it."""
 
 
 def read(paths: Sequence[Path]) -> Material:
-    """Everything in these folders; RunError names one that is damaged or has nothing to report."""
+    """Read everything in these folders.
+
+    Raises:
+        RunError: a path is no folder, is damaged, or has nothing to report.
+    """
     material = Material()
     for path in dict.fromkeys(path.resolve() for path in paths):
         if not path.is_dir():
@@ -136,7 +143,7 @@ def read(paths: Sequence[Path]) -> Material:
 
 
 def _runs(path: Path, material: Material) -> list[Run]:
-    """A run and its controls, or the runs of a comparison in its order."""
+    """Read a run and its controls, or the runs of a comparison in its order."""
     if (path / "config.yaml").is_file():
         controls = (path / "controls" / control for control in CONTROLS)
         return [_run(p) for p in (path, *controls) if (p / "config.yaml").is_file()]
@@ -155,13 +162,13 @@ def _runs(path: Path, material: Material) -> list[Run]:
 
 
 def _below(path: Path, name: str) -> Iterator[Path]:
-    """Files of that name in a folder, at most `DEPTH` deep, in order."""
+    """Yield the files of that name in a folder, at most `DEPTH` levels deep, in order."""
     for depth in range(DEPTH):
         yield from sorted(path.glob("/".join([*["*"] * depth, name])))
 
 
 def _label(path: Path, name: Path) -> str:
-    """What a comparison, or else its place, calls the run whose file ``name`` is."""
+    """Return a run's label in its comparison, from the path of its file ``name``."""
     parts = [part for part in name.parent.relative_to(path).parts if part != "controls"]
     if len(parts) > 1 and parts[-1] in CONTROLS:
         parts.pop()
@@ -209,7 +216,7 @@ def _run(path: Path, label: str | None = None) -> Run:
 
 
 def _usable(rows: Sequence[Any]) -> Iterator[Row]:
-    """Rows of the parameters that were trained, each later than the one before.
+    """Yield evaluation rows of the parameters in training, each later than the one before.
 
     A served job scores its last parameters on the test records as well, in a row of its own.
     """
@@ -224,7 +231,7 @@ def _usable(rows: Sequence[Any]) -> Iterator[Row]:
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
-    """A finite figure of a row; None where there is none.
+    """Return a finite figure of a row; None where there is none.
 
     >>> number({"loss": 0.5}, "loss"), number({"loss": None}, "loss"), number({}, "loss")
     (0.5, None, None)

@@ -1,4 +1,4 @@
-"""What each variant guarantees: in words, and in the figures that the words stand on."""
+"""The guarantees of variants, in words and in the figures behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEEDED = {
     "server_noise_std", "secret_steps", "clip", "max_participations", "max_releases",
     "replies_alone_epsilon", "epsilon", "delta",
 }  # fmt: skip
-"""What an explanation is made from; older runs have less."""
+"""Keys that an explanation needs; older runs have fewer."""
 FIGURES = (
     ("epsilon", "ε of the whole run"),
     ("delta", "δ"),
@@ -49,7 +49,7 @@ TITLES = {
 
 
 def statements(study: Study) -> list[dict[str, Any]]:
-    """Of every finished variant; those that share one to the last figure are named together."""
+    """Build the statement of every finished variant; variants with equal statements share one."""
     found: list[dict[str, Any]] = []
     for variant in study.variants:
         if variant.privacy is None:
@@ -82,7 +82,7 @@ def _statement(variant: Variant, privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _heads(variant: Variant) -> list[tuple[str, str]]:
-    """What holds of either head, where there are two."""
+    """Return what holds for each head, where there are two."""
     head = (variant.example.summary or {}).get("raw_head")
     if variant.is_raw and isinstance(head, Mapping):
         return [(variant.head_names[1], str(head.get("words", "")))]
@@ -107,7 +107,7 @@ def _figures(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def differ(found: Sequence[Study]) -> bool:
-    """Whether guarantees are about different things, so that their ε are not comparable."""
+    """Whether guarantees cover different things, so that their ε are not comparable."""
     about = set()
     for privacy in _all(found):
         if is_bounded(privacy):
@@ -118,7 +118,7 @@ def differ(found: Sequence[Study]) -> bool:
 
 
 def has_noise(found: Sequence[Study]) -> bool:
-    """Whether some run was made under noise, so that its exact figures are to be kept."""
+    """Whether some run has noise on its replies."""
     return any(number(privacy, "noise_std") is not None for privacy in _all(found))
 
 

@@ -1,4 +1,4 @@
-"""Variants side by side: their figures, what adversaries learnt of them, and how they differ."""
+"""The report's tables: variants' figures, attacks on them, and keys in which they differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Written = Callable[[float, float | None], str]
 
 
 class Cell(NamedTuple):
-    """A figure, and what it is sorted by."""
+    """A table cell: its text, and the value that it is sorted by."""
 
     text: str
     value: float | None = None
@@ -30,11 +30,11 @@ class Cell(NamedTuple):
 
 NOTHING = Cell("–")
 BESIDE = CONTROLS | REFERENCES
-"""What a figure is held against."""
+"""Controls and references, which stand beside a figure."""
 
 
 def _cell(figures: Sequence[float | None], written: Written) -> Cell:
-    """The mean of the seeds that have a figure."""
+    """Make a cell of the mean over seeds that have a figure."""
     known = [figure for figure in figures if figure is not None]
     if not known:
         return NOTHING
@@ -43,9 +43,9 @@ def _cell(figures: Sequence[float | None], written: Written) -> Cell:
 
 
 def closing(variants: Sequence[Variant]) -> list[Measure]:
-    """Measures of the finished runs on test records; on validation records if there are no others.
+    """List the finished runs' measures on test records, or else on validation records.
 
-    A run without test records has what it was best at under ``best``.
+    A run without test records has its best evaluation's figures under ``best``.
     """
     runs = [run for variant in variants for run in variant.finished()]
     for measures in (CLOSING, CURVES):
@@ -65,14 +65,14 @@ def _score(variant: Variant, measure: Measure, control: str = "none") -> Cell:
 
 
 def _beside(variant: Variant, measure: Measure, what: str) -> Cell:
-    """The same figure of a control, or what is reached without a federation."""
+    """Make the cell of the same figure of a control, or of a reference without a federation."""
     if what in CONTROLS:
         return _score(variant, measure, what)
     return _cell([run.reference(what, measure.key) for run in variant.finished()], measure.bare)
 
 
 def _closed(written: Written, *keys: str) -> Callable[[Variant], Cell]:
-    """The mean of closing figures that are added, over seeds that have the first of them."""
+    """Make a column: the sum of closing figures, averaged over seeds that have the first one."""
 
     def cell(variant: Variant) -> Cell:
         runs = [run for run in variant.finished() if run.figure(keys[0]) is not None]
@@ -97,7 +97,7 @@ def _staleness(variant: Variant) -> Cell:
 
 
 def guarantee_text(privacy: Mapping[str, Any] | None) -> str:
-    """A statement in a few words, for a table."""
+    """Write a privacy statement in a few words, for a table."""
     if privacy is None:
         return "not known before the end"
     guarantee, epsilon, delta = (privacy.get(key) for key in ("guarantee", "epsilon", "delta"))
@@ -127,13 +127,13 @@ COLUMNS: tuple[tuple[str, Callable[[Variant], Cell]], ...] = (
     ("privacy", lambda variant: Cell(guarantee_text(variant.privacy))),
     ("label advantage", lambda variant: _advantage(variant.privacy)),
 )
-"""Of the table of methods, beside figures of quality."""
+"""Columns of the table of methods, beside figures of quality."""
 NEEDED = ("bytes up", "bytes down", "rounds", "seconds", "privacy")
-"""Of these, what the short table has."""
+"""Those of `COLUMNS` that the short table has."""
 
 
 def methods(study: Study) -> dict[str, Any] | None:
-    """The table of finished variants, a line for each; None where there is none."""
+    """Build the table of finished variants, a line for each; None without any."""
     variants = [variant for variant in study.variants if variant.finished()]
     if not variants:
         return None
@@ -158,7 +158,7 @@ def methods(study: Study) -> dict[str, Any] | None:
 
 
 def heads(study: Study) -> dict[str, Any] | None:
-    """Both heads of each finished variant that has two, with their controls; None without any."""
+    """Tabulate both heads of each finished variant that has two; None without any."""
     variants = [variant for variant in study.variants if variant.finished() and variant.raw_head]
     measures = [measure for measure in closing(variants) if measure in RAW]
     if not measures:
@@ -178,12 +178,12 @@ def heads(study: Study) -> dict[str, Any] | None:
 
 
 def headlines(study: Study) -> list[dict[str, Any]]:
-    """What is to be known first of every variant."""
+    """Build the headline of every variant: quality, controls, bytes and privacy."""
     return [_headline(variant, _main(study, variant)) for variant in study.variants]
 
 
 def _main(study: Study, variant: Variant) -> Measure | None:
-    """The first measure of all that the variant has, such as a trial without test records."""
+    """Return the study's first measure if the variant has it, or else the variant's own first."""
     first = closing(study.variants)[:1]
     return next((m for m in first if _score(variant, m) != NOTHING), None) or next(
         iter(closing([variant])), None
@@ -246,7 +246,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
 
 
 def _verdict(variant: Variant) -> str:
-    """Whether training the clients is seen to have paid, by controls with the same seeds."""
+    """Write whether training the clients is seen to pay, by controls with the same seeds."""
     kinds = {kind: variant.finished(kind) for kind in ("none", *CONTROLS)}
     seeds = [run.config.seed for run in kinds["none"]]
     summaries = {
@@ -259,20 +259,20 @@ def _verdict(variant: Variant) -> str:
 
 
 def _interval(finished: Sequence[Run], measure: Measure) -> str:
-    """Where the figure of the only seed lies, by the test records that it was measured on."""
+    """Write the interval of a single seed's figure over resampled test records; else nothing."""
     ends = [finished[0].figure(f"{measure.key}_{end}") for end in ("low", "high")]
     known = [measure.bare(end) for end in ends if end is not None]
     return " to ".join(known) if len(finished) == 1 and len(known) == 2 else ""
 
 
 def _controls(variant: Variant, measure: Measure) -> list[tuple[str, str]]:
-    """The same figure of the controls that were run, and of what takes no federation."""
+    """List the same figure of the controls that were run, and of references."""
     held = [(name, _beside(variant, measure, what)) for what, name in BESIDE.items()]
     return [(name, f"{c.text} {measure.unit}".strip()) for name, c in held if c != NOTHING]
 
 
 def privacy_line(privacy: Mapping[str, Any] | None) -> str:
-    """What is guaranteed, in one plain line."""
+    """Write the guarantee in one plain line."""
     if privacy is None:
         return "The statement is made at the end."
     guarantee = privacy.get("guarantee")
@@ -293,7 +293,7 @@ def privacy_line(privacy: Mapping[str, Any] | None) -> str:
 
 
 def attacks(source: Attacks) -> dict[str, Any]:
-    """What adversaries were seen to learn, by one ``attacks.json``, beside what none would."""
+    """Build the table of one ``attacks.json``: what adversaries found, beside their controls."""
     rows, unfit = [], []
     for result in source.results:
         name, method = str(result.get("attack", "?")), str(result.get("method", "?"))
@@ -330,7 +330,7 @@ def attacks(source: Attacks) -> dict[str, Any]:
 
 
 def differences(variants: Sequence[Variant]) -> dict[str, Any] | None:
-    """Keys in which variants differ, a column for each; None where they do not."""
+    """Tabulate the keys in which variants differ, a column for each; None if they do not differ."""
     trees = [_flat(variant.example.config.model_dump(mode="json")) for variant in variants]
     rows = []
     for key in dict.fromkeys(key for tree in trees for key in tree if key not in IGNORED):
@@ -341,7 +341,7 @@ def differences(variants: Sequence[Variant]) -> dict[str, Any] | None:
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """A configuration as ``section.key`` and values in a few words."""
+    """Flatten a configuration to ``section.key`` → value as text."""
     found: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:

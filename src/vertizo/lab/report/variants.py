@@ -1,7 +1,7 @@
-"""Runs put together: seeds of one configuration, its controls, all configurations of one data set.
+"""Group runs into variants and studies.
 
-What a curve or a line of a table stands for is a *variant*: one configuration, run with one or
-more seeds, and with frozen clients and random updates beside it.
+A *variant* is one configuration, run with one or more seeds, and with its controls beside it; a
+curve or a table line shows one. A *study* is all variants on one data set.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ PRIVATE = {
     "exact": "may be handed on",
     "simulated": "may be handed on, were the noise secret",
 }
-"""What a guarantee allows with the server's model."""
+"""Guarantee → what may be done with the server's model under it."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration."""
+    """One configuration with its runs and controls."""
 
     name: str
     runs: tuple[Run, ...]
-    """Without control, by seed."""
+    """The runs without control, by seed."""
     controls: Mapping[str, tuple[Run, ...]]
 
     @property
     def example(self) -> Run:
-        """A run that stands for all, finished where one is."""
+        """A run that stands for all: a finished one, if there is one."""
         every = [run for control in ("none", *CONTROLS) for run in self.all_runs(control)]
         return next((run for run in every if run.summary is not None), every[0])
 
     @property
     def when(self) -> str:
-        """When its runs ended, the first and the last of them."""
+        """Times at which the first and the last of its runs ended."""
         moments = sorted(run.when for run in self.runs or (self.example,))
         first, last = moments[0], moments[-1]
         return last if first == last else f"{first.removesuffix(' UTC')} to {last}"
 
     def all_runs(self, control: str = "none") -> tuple[Run, ...]:
-        """Its runs, or those of a control."""
+        """Return the variant's runs, or those of a control."""
         return self.runs if control == "none" else self.controls.get(control, ())
 
     def finished(self, control: str = "none") -> list[Run]:
-        """Those that have closing figures."""
+        """Return the finished runs, which have a summary."""
         return [run for run in self.all_runs(control) if run.summary is not None]
 
     @property
     def privacy(self) -> Mapping[str, Any] | None:
-        """What holds, as the summary has it; None before the end."""
+        """The privacy statement of the summary; None before the end."""
         summary = self.example.summary
         return None if summary is None else summary["privacy"]
 
     @property
     def raw_head(self) -> Mapping[str, Any] | None:
-        """What the summary says of the raw head beside the server's model.
+        """The summary's section on the raw head beside the server's model.
 
         None without one, before the end, and where the run's own figures are the raw head's.
         """
@@ -76,21 +76,21 @@ class Variant:
 
     @property
     def head_names(self) -> tuple[str, str]:
-        """What to call the server's model and the raw head, where there are both."""
+        """Names of the server's model and of the raw head, where there are both."""
         may = PRIVATE.get(str((self.privacy or {}).get("guarantee")), "no guarantee covers it")
         return f"private ({may})", "raw (stays with the label holder)"
 
 
 @dataclass(frozen=True)
 class Study:
-    """Everything on one data set."""
+    """All variants on one data set."""
 
     dataset: str
     variants: tuple[Variant, ...]
 
 
 def studies(runs: Sequence[Run]) -> list[Study]:
-    """All runs, put together, in the order in which they were given."""
+    """Group runs by data set and configuration, in the order in which they were given."""
     by_data: dict[str, dict[tuple[str, ...], list[Run]]] = {}
     datasets: dict[str, str] = {}
     for run in runs:
@@ -109,7 +109,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 
 
 def _base(run: Run) -> Path:
-    """The folder of a comparison that the run is part of."""
+    """Return the folder of the comparison that the run is part of."""
     steps = 1 if run.label is None else len(run.label.split("/")) + 1
     path = run.path.parents[1] if run.path.parent.name == "controls" else run.path
     return path.parents[min(steps, len(path.parents)) - 1]
@@ -125,7 +125,7 @@ def _variant(name: str, runs: Sequence[Run]) -> Variant:
 
 
 def _names(examples: Sequence[Run]) -> list[str]:
-    """A name for each variant that no other has: label or method, and its folder where needed."""
+    """Give each variant a unique name: its label or method, with its folder where needed."""
     names = [run.label or run.config.method.name for run in examples]
     folders = [(_base(run) if run.label else run.path).name for run in examples]
     named = [

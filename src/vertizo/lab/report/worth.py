@@ -1,4 +1,4 @@
-"""What `vertizo worth` found, as pictures: a dot and its interval beside each figure.
+"""Pictures of the results of `vertizo worth`: a dot and its interval beside each figure.
 
 Places are percentages of a strip's width. Strips stand in tables that hold the same figures.
 """
@@ -16,19 +16,19 @@ from vertizo.lab.worth import words
 from vertizo.lab.worth.words import Content
 
 COLUMNS = 12
-"""Columns that are drawn; the others are in a table."""
+"""Most columns that are drawn; the others are in a table."""
 ROOM = 22
-"""Characters of the numbers below a strip that a telephone has room for."""
+"""Most characters of the numbers below a strip, for which a telephone has room."""
 EDGE = 3.0
-"""Per cent of a strip that stay free at either end."""
+"""Percentage of a strip that stays free at either end."""
 
 
 class Strip(NamedTuple):
-    """One line of a picture."""
+    """One line of a picture: a dot with its interval."""
 
     name: str
     note: str
-    """Said below the name."""
+    """Text below the name."""
     kind: str
     at: float
     low: float
@@ -37,7 +37,7 @@ class Strip(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Lines on one axis, which crosses ``zero`` where differences are drawn."""
+    """Strips on one axis; ``zero`` is the place of 0 where differences are drawn."""
 
     name: str
     caption: str
@@ -48,7 +48,7 @@ class Picture(NamedTuple):
 
 
 class Part(NamedTuple):
-    """All about one study, for the template."""
+    """Everything about one study of worth, for the template."""
 
     title: str
     verdicts: list[str]
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 def part(study: Worth) -> Part:
-    """Of one study; RunError where its ``worth.json`` is not what that file holds."""
+    """Build the part of one study; raise a `RunError` if its ``worth.json`` is malformed."""
     try:
         return _part(study.content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration):
@@ -97,7 +97,7 @@ def _part(content: Content) -> Part:
 
 
 def _rows(content: Content) -> Picture:
-    """Who takes part."""
+    """Draw the rows: who takes part, and the figure reached."""
     metric = words.metric(content)
     shown = [row for row in words.shown(content) if row["value"] is not None]
     cells = {line[0]: line for line in words.table(content)}
@@ -110,7 +110,7 @@ def _rows(content: Content) -> Picture:
 
 
 def _parties(content: Content) -> Picture:
-    """What each party adds."""
+    """Draw what each party adds: the loss without it, and its Shapley value."""
     strips = []
     values = {each["party"]: each for each in content["shapley"] or ()}
     for lost in content["left_out"]:
@@ -127,7 +127,7 @@ def _parties(content: Content) -> Picture:
 
 
 def _columns(content: Content) -> Picture:
-    """What the federation uses."""
+    """Draw what the federation uses: the loss when columns are permuted."""
     found = content["importance"]
     whole = [each for each in found if each["column"] is None]
     single = sorted((e for e in found if e["column"] is not None), key=lambda e: -e["value"])
@@ -152,7 +152,7 @@ def _cells(content: Content, found: Mapping[str, float]) -> list[str]:
 
 
 def _strip(name: str, note: str, kind: str, found: Mapping[str, Any], cells: list[str]) -> Strip:
-    """In the figure's own unit; `_picture` gives it places."""
+    """Make a strip in the figure's own unit; `_picture` converts it to places."""
     value, low, high = (float(found[key]) for key in ("value", "low", "high"))
     return Strip(name, note, kind, value, low, high, cells)
 
