@@ -1,9 +1,8 @@
-"""Several methods side by side: the same data, models, batches and seeds.
+"""Compare several methods on the same data, models, batches and seeds.
 
-Every random stream of a run comes from its seed and from a name that does not mention the method,
-so that runs of one seed share their records for validation, initial parameters and delays, and
-those of one timing their batches: asynchronous clients draw their own, a synchronous server draws
-for all.
+Every random stream of a run comes from its seed and from a name that does not mention the method.
+So runs of one seed share their validation records, initial parameters and delays, and those of one
+timing their batches: asynchronous clients draw their own, a synchronous server draws for all.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from vertizo.run.results.summary_figures import rows as summary_rows
 
 Measure = Literal["validation", "train"]
 MOST_POINTS = 50
-"""Of a curve that is kept with a result."""
+"""Most points of a curve that is kept with a result."""
 SIZES = (
     *("bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"),
     "peak_memory_mib",
 )
-"""What a summary says of a run's cost."""
+"""Keys of a summary for a run's cost."""
 Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far several runs have come."""
+    """Progress of several runs."""
 
     finished: int
     total: int
     share: float
-    """Of all runs' rounds, in [0, 1]."""
+    """Finished share of all runs, in [0, 1]."""
     beside: str = ""
-    """What else is to be said by now."""
+    """More text on the progress."""
     latest: str = ""
     """After a ``·``, the run that finished last, and its first figure."""
 
@@ -57,10 +56,12 @@ class Standing:
 def configurations(
     path: Path | config_tree.Tree | None, overrides: Sequence[str], labels: Sequence[str]
 ) -> dict[str, ExperimentConfig]:
-    """The configuration of every label; without labels, those of the file's ``methods``.
+    """Load the configuration of every label; without labels, of those in section ``methods``.
 
-    Runs of a comparison have seeds, given or not: it is resumed where it was stopped. ConfigError
-    names a method that is unknown or does not fit.
+    The default seed is 0, so that a stopped comparison can be resumed.
+
+    Raises:
+        ConfigError: a method is unknown or does not fit.
     """
     wanted, source = list(labels) or config_tree.labels(path), config_tree.called(path)
     trees = {
@@ -78,10 +79,13 @@ def plan(
     *,
     controls: Collection[str],
 ) -> list[Run]:
-    """All runs: every method and seed, and those of these controls that it has.
+    """List all runs: every method with every seed, and those of ``controls`` that it has.
 
     A configuration's seed is the first of ``seeds``. Runs have their own folders: label/seedN,
-    label/seedN-frozen. ConfigError if a configuration is a control itself.
+    label/seedN-frozen.
+
+    Raises:
+        ConfigError: a configuration is a control itself.
     """
     runs = []
     for label, config in configs.items():
@@ -99,10 +103,13 @@ def plan(
 
 
 def check(runs: Sequence[Run]) -> list[str]:
-    """Build each method's parties once, so that what does not fit fails before anything runs.
+    """Build each method's parties once, so that errors are raised before anything runs.
 
-    Returns what the data sets are remarkable for (`vertizo.data.vertical.VerticalData.notes`).
-    UserError of the first run that cannot start, or whose folder holds another run.
+    Returns:
+        Notes on the data sets (`vertizo.data.vertical.VerticalData.notes`).
+
+    Raises:
+        UserError: a run cannot start, or its folder holds another run.
     """
     seen = set()
     data: dict[tuple[int, str], Any] = {}
@@ -127,9 +134,12 @@ def execute(
 ) -> dict[Run, dict[str, Any]]:
     """Make all runs of a plan that are not finished, and return every run's summary.
 
-    ``progress`` is called about twice a second. The summary of a run whose failure is forgiven is
-    empty. Where one fails unforgiven, the others that were going are finished before its UserError
-    is raised; what is finished is kept then, and on Interrupted.
+    ``progress`` is called about twice a second. ``forgive`` decides whether the others go on after
+    a failure; the failed run's summary is then empty. Finished runs are kept in any case.
+
+    Raises:
+        UserError: a run failed unforgiven; the others that were going are finished first.
+        Interrupted: the runs were stopped by Ctrl-C.
     """
     summaries = {run: known for run in runs if (known := _summary(run)) is not None}
     latest = ""
@@ -160,7 +170,7 @@ def _told(run: Run, summary: Summary) -> str:
 
 
 def value_of(row: Mapping[str, Any], key: str) -> float | None:
-    """A figure of one evaluation; on validation records, or test records where there are none."""
+    """Return an evaluation's figure, on validation records, or else on test records."""
     names = (key,) if key.startswith("train") else (f"validation_{key}", f"test_{key}")
     return next((row[name] for name in names if row.get(name) is not None), None)
 
@@ -168,15 +178,15 @@ def value_of(row: Mapping[str, Any], key: str) -> float | None:
 def first_reaching(
     metrics: Sequence[Mapping[str, Any]], target: float, key: str = "accuracy"
 ) -> Mapping[str, Any] | None:
-    """The first of a run's evaluations whose accuracy reached a target in [0, 1]."""
+    """Return a run's first evaluation whose accuracy reached a target in [0, 1], or None."""
     values = ((row, value_of(row, key)) for row in metrics)
     return next((row for row, value in values if value is not None and value >= target), None)
 
 
 def curve(metrics: Sequence[Mapping[str, Any]], key: str = "accuracy") -> list[list[float]]:
-    """A run's evaluations as pairs of epoch and accuracy, of four digits; loss where it has none.
+    """Return a run's evaluations as pairs of epoch and accuracy, or loss where it has no accuracy.
 
-    At most `MOST_POINTS`, the last one always among them.
+    Values have four decimals. There are about `MOST_POINTS` pairs at most, the last one always.
     """
     pairs = [(row["epoch"], value) for row in metrics if (value := value_of(row, key)) is not None]
     if not pairs and key != "loss":
@@ -189,10 +199,10 @@ def curve(metrics: Sequence[Mapping[str, Any]], key: str = "accuracy") -> list[l
 def bytes_to(
     metrics: Sequence[Mapping[str, Any]], target: float, by: Measure, table: int = 0
 ) -> int | None:
-    """Bytes sent in both directions until accuracy first reached ``target``; None if it did not.
+    """Return the bytes in both directions until accuracy first reached ``target``; None if never.
 
-    The accuracy is that of `value_of`, or the running one on the training records between two
-    evaluations; ``table`` are the bytes that filled the table beforehand.
+    The accuracy is that of `value_of`, or (``by`` train) the running one on training records
+    between two evaluations. ``table`` are the bytes that filled the embedding table beforehand.
     """
     row = first_reaching(metrics, target, "train_accuracy" if by == "train" else "accuracy")
     return None if row is None else int(row["bytes_up"] + row["bytes_down"] + table)
@@ -200,14 +210,14 @@ def bytes_to(
 
 @dataclass(frozen=True)
 class Row:
-    """One method's figures over its seeds."""
+    """The figures of one method over its seeds."""
 
     label: str
     summaries: Mapping[str, Sequence[Summary]]
-    """Of every seed, by control; those of the method itself under ``none``."""
+    """Control → summaries of every seed; those of the method itself under ``none``."""
     bytes_to: Mapping[float, Sequence[int | None]]
     curves: Sequence[list[list[float]]] = ()
-    """Of every seed: `curve`."""
+    """The `curve` of every seed."""
 
     @property
     def first(self) -> Summary:
@@ -215,14 +225,14 @@ class Row:
         return self.summaries["none"][0]
 
     def figures(self, key: str, control: str = "none") -> list[float]:
-        """One figure (``key`` or ``section.key``) of every summary; empty where none has it."""
+        """Return a figure (``key`` or ``section.key``) of every summary that has it."""
         section, _, name = key.rpartition(".")
         summaries = self.summaries.get(control, ())
         found = [((one.get(section) or {}) if section else one).get(name) for one in summaries]
         return [value for value in found if value is not None]
 
     def records(self) -> list[dict[str, Any]]:
-        """A line for each run: method, control, seed, scores, sizes and ε."""
+        """Return a dict for each run: method, control, seed, scores, sizes and ε."""
         found = []
         for control, summaries in self.summaries.items():
             for one in summaries:
@@ -233,7 +243,7 @@ class Row:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``comparison.json``."""
+        """Return the method's entry in ``comparison.json``."""
         scores = [key for key in self.first if key.startswith("test_")]
         scores += [f"raw_head.{key}" for key in self.first.get("raw_head", {}) if "test_" in key]
         return {
@@ -258,7 +268,7 @@ def rows(
     targets: Sequence[float],
     by: Measure,
 ) -> list[Row]:
-    """One row for each label, in the order of the runs."""
+    """Build one row for each label, in the order of the runs."""
     found = []
     for label in dict.fromkeys(run.label for run in runs):
         own: dict[str, list[Run]] = {}
@@ -276,13 +286,13 @@ def rows(
 
 
 def mean_and_spread(figures: Sequence[float]) -> tuple[float, float | None]:
-    """Mean, and standard deviation where there are several."""
+    """Return the mean of figures, and their standard deviation; None for that of a single one."""
     spread = statistics.stdev(figures) if len(figures) > 1 else None
     return statistics.fmean(figures), spread
 
 
 def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> None:
-    """Leave the figures in ``comparison.json``."""
+    """Write the figures to ``comparison.json`` in a folder."""
     content = {**settings, "methods": {row.label: row.as_dict() for row in found}}
     text = strict_json.text(content, indent=2) + "\n"
     checkpoint.keep(folder / "comparison.json", text.encode())

@@ -1,4 +1,4 @@
-"""The tables of a comparison: what a person needs, all figures, and the verdict in words."""
+"""The tables of a comparison: a brief one, one of all figures, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ SIZES: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
     ("seconds", ("seconds",), "{:,.1f}".format),
     ("peak MiB", ("peak_memory_mib",), "{:,.0f}".format),
 )
-"""Lines of the table: names, and the means that are added."""
+"""Lines of the table on cost: name, the figures whose means are added, and their format."""
 RISING = ("_auc", "_accuracy", "_average_precision", "_r2")
-"""How figures end that are better when they are larger."""
+"""Endings of figures that are better when they are larger."""
 VALIDATION = tuple(
     (f"best.{key.replace('test', 'validation')}", name.replace("test", "validation"), scale)
     for key, name, scale in QUALITY
 )
-"""What stands in for `QUALITY` where no run has test records."""
+"""Figures that replace `QUALITY` where no run has test records."""
 
 
 def title(found: Sequence[Row]) -> str:
-    """What was compared: data, clients, seeds."""
+    """Write the title of a comparison: data, clients, seeds."""
     first, seeds = found[0].first, found[0].figures("seed")
     return ", ".join(
         [first["dataset"], counted(first["clients"], "client"), counted(len(seeds), "seed")]
@@ -50,7 +50,7 @@ def title(found: Sequence[Row]) -> str:
 
 
 def notes(found: Sequence[Row]) -> list[str]:
-    """What the figures mean."""
+    """Write sentences that explain the figures."""
     several = len(found[0].figures("seed")) > 1
     return [
         "± is the standard deviation over seeds."
@@ -63,7 +63,7 @@ def notes(found: Sequence[Row]) -> list[str]:
 
 
 def picture(found: Sequence[Row]) -> Picture:
-    """The first figure of quality of each method and of its controls, ± its spread."""
+    """Build the picture: the first figure of quality of each method and control, ± its spread."""
     dots, named = [], ""
     for (key, name, scale), row in itertools.product(_measures(found)[:1], found):
         named = name
@@ -77,7 +77,7 @@ def picture(found: Sequence[Row]) -> Picture:
 
 
 def _measures(found: Sequence[Row]) -> list[tuple[str, str, float]]:
-    """Figures of quality that some run has; the first one by which the most runs are compared."""
+    """List the figures of quality that some row has; first the one that most rows have."""
     for measures in (QUALITY, VALIDATION):
         if held := [m for m in measures if any(row.figures(m[0]) for row in found)]:
             first = max(held, key=lambda m: sum(bool(row.figures(m[0])) for row in found))
@@ -86,20 +86,20 @@ def _measures(found: Sequence[Row]) -> list[tuple[str, str, float]]:
 
 
 def _worth(row: Row, key: str, control: str = "none") -> float:
-    """A mean, the larger the better."""
+    """Return a figure's mean, with its sign changed if smaller is better."""
     return statistics.fmean(row.figures(key, control)) * (1 if key.endswith(RISING) else -1)
 
 
 def _rival(row: Row, key: str) -> str | None:
-    """The control of a method that did best on average."""
+    """Return the control of a method that did best on average; None without controls."""
     held = [control for control in CONTROLS if row.figures(key, control)]
     return max(held, key=lambda control: _worth(row, key, control), default=None)
 
 
 def paid(row: Row) -> str | None:
-    """Whether a method is seen to be ahead of its best control; None without controls.
+    """Write whether a method is shown to be ahead of its best control; None without controls.
 
-    One seed is held against the interval of its test records, several are counted.
+    A single seed is compared by the interval of its test records; several are counted.
     """
     key, name, scale = next(iter(_measures([row])), QUALITY[0])
     if key.startswith("best.") or (control := _rival(row, key)) is None:
@@ -120,7 +120,7 @@ def paid(row: Row) -> str | None:
 
 
 def verdict(found: Sequence[Row]) -> tuple[Row, list[str]]:
-    """Which method came out first, and whether training its clients is seen to pay, in words."""
+    """Return the best method, and sentences on it: whether training its clients is seen to pay."""
     for key, name, scale in _measures(found)[:1]:
         best = max((r for r in found if r.figures(key)), key=lambda row: _worth(row, key))
         order = ("highest " if key.endswith(RISING) else "lowest ") * (len(found) > 1)
@@ -131,7 +131,7 @@ def verdict(found: Sequence[Row]) -> tuple[Row, list[str]]:
 
 
 def brief(found: Sequence[Row]) -> list[list[str]]:
-    """What a person needs: headings, and a line for each method; the last columns need it least."""
+    """Build the brief table: headings, and a line for each method; least needed columns last."""
     key, name, scale = next(iter(_measures(found)), QUALITY[0])
     statements = [row.first["privacy"] for row in found]
     kinds = {each["guarantee"] for each in statements if is_bounded(each)}
@@ -158,7 +158,7 @@ def _sum(row: Row, *keys: str) -> float:
 
 
 def lines(found: Sequence[Row]) -> list[list[str]]:
-    """All figures: the name of each figure, then its text for every method."""
+    """Build the table of all figures: each figure's name, then its text for every method."""
     figures = [(name, (key, scale, "none")) for key, name, scale in _measures(found)]
     held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
     for _, (key, scale, _) in figures[:1]:
@@ -197,7 +197,7 @@ def _told(name: str, figure: str) -> str:
 
 
 def _reached(each: Sequence[int | None]) -> str:
-    """Mean bytes of the seeds that reached a target, and how many did where not all."""
+    """Format the mean bytes of seeds that reached a target, and how many did if not all."""
     got = [count for count in each if count is not None]
     if not got:
         return "-"

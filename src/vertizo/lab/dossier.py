@@ -1,7 +1,7 @@
-"""What a party signs: of one run, what was sent, what is covered and what is not, and since when.
+"""The dossier: a party's signed statement on a run, what was sent and what is covered or not.
 
 `of_run` is for the folder of a run or of a label holder's job, `of_member` for a feature holder's.
-Both put only into words what is in the folder, so that anybody with the folder can check it.
+Both state only what is in the folder, so that anybody with the folder can check it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vertizo.run.trained.explanation import explain
 
 Pairs = tuple[tuple[str, str], ...]
 SIGNATURE, CERTIFICATE = ".sig", ".pem"
-"""What is added to a dossier's name for the files beside it."""
+"""Endings added to a dossier's name for the signature and the certificate beside it."""
 MADE = re.compile(rb'<meta name="date" content="([0-9T:+-]+)">')
 
 
@@ -48,35 +48,39 @@ class Dossier:
     title: str
     role: str
     facts: Pairs
-    """Who, what, when."""
+    """Names and values that say who did what, and when."""
     guarantee: str
     badge: str
-    """The guarantee, and of what it is."""
+    """The guarantee with what it covers, in a few words."""
     promise: tuple[str, ...]
     rates: tuple[tuple[str, str, str, str], ...]
-    """Of whom, ε, δ, and how often a guess is right at most."""
+    """For one record or person: who, ε, δ, and how often a guess is right at most."""
     sent: tuple[str, ...]
     learned: tuple[str, ...]
     protected: tuple[str, ...]
     not_protected: tuple[str, ...]
     how: tuple[str, ...]
     ledger: tuple[str, ...]
-    """What the ledger or the file of labels says of itself."""
+    """Lines on the state of the ledger, or of the file of private labels."""
     charges: tuple[tuple[str, str, str], ...]
     """Runs on the ledger: name, first and last entry."""
     digests: Pairs
-    """Of which file, and its SHA-256; of tables as `vertizo.run.results.provenance.sealed`."""
+    """Files and their SHA-256; those of tables as `vertizo.run.results.provenance.sealed`."""
     versions: Pairs
 
 
 def of_folder(path: Path, operator: str | None = None) -> Dossier:
-    """Of a run's folder, or of a member's; RunError where the run is not over, or of no folder."""
+    """Make the dossier of a run's folder, or of a member's; RunError if the run is not over."""
     is_members = (path / "job").is_file()
     return (of_member if is_members else of_run)(path, operator)
 
 
 def of_run(path: Path, operator: str | None = None) -> Dossier:
-    """Of a label holder, or of a simulation of all parties."""
+    """Make the dossier of a label holder, or of a simulation of all parties.
+
+    Raises:
+        RunError: the run is not finished.
+    """
     folder = RunFolder(path)
     config, summary = folder.config(), folder.summary()
     if summary is None:
@@ -129,7 +133,11 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
 
 
 def of_member(path: Path, operator: str | None = None) -> Dossier:
-    """Of a feature holder; what the label holder guarantees is cited, since nobody can check it."""
+    """Make the dossier of a feature holder; it cites the label holder's guarantee, unchecked.
+
+    Raises:
+        RunError: the job is not over.
+    """
     folder = ClientFolder(path)
     found = folder.finished()
     if found is None:
@@ -185,7 +193,7 @@ UNDATED: Mapping[str, Any] = {"started": None, "versions": {}, "files": {}}
 
 
 def provenance_of(path: Path) -> Mapping[str, Any]:
-    """What the folder says of its origin; nothing where an older version made it."""
+    """Read the folder's provenance; empty where an older version made it."""
     return RunFolder(path).provenance() or UNDATED
 
 
@@ -202,14 +210,14 @@ def _facts(
 
 
 def _date(text: Any) -> str:
-    """As people read it."""
+    """Format a date and time for people."""
     if not isinstance(text, str):
         return UNKNOWN
     return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _rates(privacy: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """ε for one record, and for a person of several."""
+    """Yield ε and the rate of right guesses for one record, and for a person with several."""
     advantage = label_advantage.of(privacy)
     if advantage is None:
         return
@@ -223,7 +231,7 @@ def _rates(privacy: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _query(method: Method) -> str:
-    """What clients send of a record."""
+    """Write what clients send of a record."""
     if not method.asks:
         return "There are no queries."
     if method.sends_tangents:
@@ -236,7 +244,7 @@ def _query(method: Method) -> str:
 
 
 def _uploads(config: ExperimentConfig) -> Iterator[str]:
-    """What clients send besides queries."""
+    """Yield sentences on what clients send besides queries."""
     if config.privacy.mechanism == "teacher":
         yield (
             f"Once, of each training record, {config.privacy.teacher.components} numbers made of "
@@ -255,7 +263,7 @@ def _uploads(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _reply(method: Method) -> str:
-    """What clients are told."""
+    """Write what a reply tells clients."""
     if not method.asks:
         return "There are none: nothing that depends on a label is sent"
     if method.reply_is_gradient:
@@ -270,7 +278,7 @@ def _reply(method: Method) -> str:
 
 
 def _source(config: ExperimentConfig) -> str:
-    """What of labels replies are made of, after a comma; nothing where there are none."""
+    """Write how replies depend on labels, after a comma; nothing where there are no replies."""
     if config.is_label_free:
         return ""
     if config.privacy.mechanism == "gaussian":
@@ -283,7 +291,7 @@ def _source(config: ExperimentConfig) -> str:
 def _charged(
     path: Path, config: ExperimentConfig
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str, str], ...]]:
-    """What the file of charges says, and the runs on it."""
+    """Return lines on the ledger or the file of labels, and the runs on it."""
     file = file_of(path, config)
     if file is None:
         return (), ()
@@ -316,7 +324,7 @@ def _digests(path: Path, names: Sequence[str], own: Mapping[str, Any]) -> Pairs:
 
 
 def render(dossier: Dossier, made: str, signer: str | None) -> str:
-    """The page as HTML, in one file that needs nothing else."""
+    """Render the dossier as HTML, in one file that needs nothing else."""
     style = page.source("page.css")
     return (
         page.environment()
@@ -337,7 +345,7 @@ def write(dossier: Dossier, out: Path, by: Credentials | None) -> list[Path]:
     """Write the page and, with credentials, its signature and certificate beside it.
 
     Raises:
-        ConfigError: the name is not one of a page, or the key is of a kind that signs nothing here.
+        ConfigError: the name does not end in .html or .htm, or the key is of an unknown kind.
         RunError: a file cannot be written.
     """
     if out.suffix.lower() not in (".html", ".htm"):
@@ -355,11 +363,11 @@ def write(dossier: Dossier, out: Path, by: Credentials | None) -> list[Path]:
 
 
 def verify(path: Path, authority: Path) -> tuple[Signed, str]:
-    """Who signed a dossier, and when it says that it was made.
+    """Verify a dossier's signature; return who signed it, and when it says that it was made.
 
     Raises:
-        ConfigError: a certificate that cannot be used, or did not hold then.
-        RunError: something is missing, or the signature is not of this content.
+        ConfigError: a certificate cannot be used, or was not valid then.
+        RunError: a file or the date is missing, or the signature is not of this content.
     """
     content, signature = (_bytes(file) for file in (path, path.with_name(path.name + SIGNATURE)))
     found = MADE.search(content)

@@ -1,6 +1,6 @@
-"""Where runs are made: in processes of this machine, or on a Ray cluster.
+"""Engines that make runs: in processes of this machine, or on a Ray cluster.
 
-Either way a run's folder is here when it is finished.
+Either way a finished run's folder is on this machine.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ class Run:
 
 
 Forgive = Callable[[Run, UserError], bool]
-"""Whether the others go on after a run failed so; without it, any failure ends the whole."""
+"""Callback that decides whether the other runs go on after a failure; without it they do not."""
 
 
 class Engine(Protocol):
-    """Makes runs."""
+    """A place where runs are made."""
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
-        """Begin or resume runs, each in its folder: each as it ends, and None twice a second.
+        """Begin or resume runs, each in its folder.
+
+        Yields:
+            Each run as it ends, and None about twice a second.
 
         Raises:
             UserError: a run failed unforgiven; the others that were going are finished first.
@@ -58,7 +61,7 @@ class Engine(Protocol):
 
 
 def share_done(folder: Path, config: ExperimentConfig) -> float:
-    """How much of a run is done, in [0, 1], by the last evaluation it wrote."""
+    """Return a run's finished share in [0, 1], by the last evaluation that it wrote."""
     place = RunFolder(folder)
     if place.summary_file.is_file():
         return 1.0
@@ -67,7 +70,7 @@ def share_done(folder: Path, config: ExperimentConfig) -> float:
 
 
 def check_jobs(config: ExperimentConfig, jobs: int | None) -> None:
-    """Refuse several runs at a time where a ledger is charged; ConfigError names it."""
+    """Raise a `ConfigError` for several runs at a time that charge one ledger."""
     if config.privacy.ledger is not None and (jobs or 1) > 1:
         raise ConfigError(
             f"--jobs is {jobs} but privacy.ledger {config.privacy.ledger} is for one run at a "
@@ -77,14 +80,14 @@ def check_jobs(config: ExperimentConfig, jobs: int | None) -> None:
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs in processes of this machine; see `vertizo.lab.processes.processes`."""
+    """An engine that makes runs in processes of this machine (`vertizo.lab.processes`)."""
 
     jobs: int | None
-    """At a time; None for this process, one after the other."""
+    """Number of runs at a time; None for one after the other in this process."""
     reused: bool = False
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
-        """See `Engine`; what was going when it ends early can be resumed."""
+        """Begin or resume runs, as for `Engine`; runs that are interrupted can be resumed."""
         calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
         here = nullcontext(Inline[Run]())
         with here if self.jobs is None else processes(self.jobs, reused=self.reused) as pool:
@@ -109,22 +112,27 @@ def _begin_or_resume(config: ExperimentConfig, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Runs on a Ray cluster, whose machines are trusted and have disks of their own.
+    """An engine that makes runs on a Ray cluster of trusted machines with disks of their own.
 
-    A run's folder is carried there and back, so that one that was begun elsewhere is resumed. What
-    was going when it ends early is begun anew the next time. A machine finds the files of a data
-    set where its own VERTIZO_DATA says, or else where this machine's does.
+    A run's folder is copied there and back, so that one that was begun elsewhere is resumed. A run
+    that is interrupted begins anew the next time. A machine finds the files of a data set where its
+    own VERTIZO_DATA says, or else where this machine's does.
     """
 
     address: str | None = None
-    """None for that of the environment variable RAY_ADDRESS, or else this machine."""
+    """The cluster's address; None for that in RAY_ADDRESS, or else a cluster of this machine."""
     jobs: int | None = None
-    """At a time; None for as many as there are cores for."""
+    """Number of runs at a time; None for as many as there are cores for."""
     notice: Callable[[str], None] = log.warning
-    """Told in a line that a run is begun anew, since its process or machine was lost."""
+    """Callback for a line that a run begins anew, since its process or machine was lost."""
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
-        """See `Engine`."""
+        """Begin or resume runs on the cluster, as for `Engine`.
+
+        Raises:
+            ConfigError: a run charges a ledger, which is a file of this machine.
+            UserError: as for `Engine`.
+        """
         if not runs:
             return
         charged = next((run for run in runs if run.config.privacy.ledger is not None), None)
@@ -166,11 +174,11 @@ class RayCluster:
 
 
 def _elsewhere(version: str, packed: bytes) -> Files | UserError:
-    """On a machine of the cluster: make a run in a folder that is then carried back.
+    """Make a run on a machine of the cluster, and return the files of its folder, or its error.
 
-    ``packed`` is read once the versions are known to be the same. It holds the configuration, what
-    there is of the folder, the folder that relative paths of the configuration are relative to, if
-    that is there, and where data sets are, if the machine does not say it.
+    ``packed`` is unpickled only if the versions are the same. It holds the configuration, the
+    folder's files so far, the working directory for relative paths (used if it exists there), and
+    the root of data sets, for a machine that has set none.
     """
     if version != VERSION:
         from ray.util import get_node_ip_address
@@ -196,7 +204,7 @@ def _elsewhere(version: str, packed: bytes) -> Files | UserError:
 
 
 def _files(folder: Path) -> Files:
-    """All that a run left in its folder; nothing where there is no run."""
+    """Read all files of a run's folder; nothing where there is no run."""
     if not (folder / "config.yaml").is_file():
         return {}
     return {
@@ -207,7 +215,7 @@ def _files(folder: Path) -> Files:
 
 
 def _put(folder: Path, files: Files) -> None:
-    """Write a folder's files; the summary last, since it says that all is there."""
+    """Write a folder's files, the summary last, since it marks the run as finished."""
     if not files:
         return
     place = RunFolder(folder)

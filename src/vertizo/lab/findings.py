@@ -1,4 +1,4 @@
-"""What many runs, or a plan, have shown: as sentences and tables, as a frame and as a picture."""
+"""The findings of many runs or of a plan: sentences, tables, data frames and a picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vertizo.run.results import html_form
 
 
 class Table(NamedTuple):
-    """As people read it."""
+    """A table of text, as it is shown."""
 
     title: str
     headings: Sequence[str]
@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A figure of a picture, with what lies around it."""
+    """One figure of a picture, with the ends of its interval."""
 
     name: str
     value: float
@@ -29,12 +29,12 @@ class Dot(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Dots below each other, over one axis."""
+    """A picture of dots below each other, over one axis."""
 
     axis: str
     dots: Sequence[Dot]
     line: float | None = None
-    """Where the axis is crossed."""
+    """Place on the axis of a vertical line; None for no line."""
     log: bool = False
 
 
@@ -123,7 +123,7 @@ class Findings:
 
 
 def _plain(text: str) -> str:
-    """A text in which Matplotlib sees no mathematics."""
+    """Escape a text so that Matplotlib reads no mathematics in it."""
     return text.replace("$", r"\$")
 
 

@@ -1,9 +1,9 @@
-"""What VFL-CZOFO's Theorem 4.1 says of the estimator's own randomness: measured, not guaranteed.
+"""VFL-CZOFO's "intrinsic" privacy figures (Theorem 4.1): measured, and no guarantee.
 
-The theorem takes the zeroth-order estimate of a gradient for that gradient with Gaussian noise of
+The theorem treats the zeroth-order estimate of a gradient as that gradient with Gaussian noise of
 variance ``σ² = tr(Ψ)/(q d_h)`` in every coordinate, Ψ being the covariance for one direction, and
-has every step ε-private with ``σ = 2ζ √(2 ln(1.25/δ)) / (N ε)``, ζ being the largest norm of a
-gradient. Over T steps it prints
+states that every step is ε-private with ``σ = 2ζ √(2 ln(1.25/δ)) / (N ε)``, ζ being the largest
+norm of a gradient. Over T steps it prints
 
     ``ε̄ = √(2T ln(1/δ') ε) + T ε (e^ε − 1)``,   ``δ̄ = Tδ + δ'``,
 
@@ -44,7 +44,7 @@ from vertizo.zeroth_order.estimators import forward_difference
 
 
 def step_epsilon(variance: float, largest_gradient: float, records: int, delta: float) -> float:
-    """ε of one step, ``2ζ √(2 ln(1.25/δ)) / (N σ)``; σ² is of one coordinate of the estimate.
+    """Compute ε of one step, ``2ζ √(2 ln(1.25/δ)) / (N σ)``; σ² is of one coordinate.
 
     >>> f"{step_epsilon(1.61, 20.1, 60_000, 1e-6):.1e}"
     '2.8e-03'
@@ -57,13 +57,13 @@ def step_epsilon(variance: float, largest_gradient: float, records: int, delta: 
 
 
 def total_as_printed(epsilon: float, steps: int, delta_prime: float) -> float:
-    """ε̄ of T steps by the formula in Theorem 4.1: ``√(2T ln(1/δ') ε) + T ε (e^ε − 1)``."""
+    """Compute ε̄ of T steps as Theorem 4.1 prints it: ``√(2T ln(1/δ') ε) + T ε (e^ε − 1)``."""
     fraction("delta'", delta_prime)
     return math.sqrt(2 * steps * -math.log(delta_prime) * epsilon) + _drift(epsilon, steps)
 
 
 def total_as_cited(epsilon: float, steps: int, delta_prime: float) -> float:
-    """ε̄ of T steps by the theorem it cites: ``√(2T ln(1/δ')) ε + T ε (e^ε − 1)``."""
+    """Compute ε̄ of T steps by the theorem it cites: ``√(2T ln(1/δ')) ε + T ε (e^ε − 1)``."""
     fraction("delta'", delta_prime)
     return math.sqrt(2 * steps * -math.log(delta_prime)) * epsilon + _drift(epsilon, steps)
 
@@ -73,13 +73,13 @@ def _drift(epsilon: float, steps: int) -> float:
 
 
 def total_delta(delta: float, steps: int, delta_prime: float) -> float:
-    """``δ̄ = Tδ + δ'``; from 1 on it says nothing."""
+    """Compute ``δ̄ = Tδ + δ'``; a value of 1 or more says nothing."""
     return steps * delta + delta_prime
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """What ``repeats`` estimates on one frozen model showed.
+    """Measurements of ``repeats`` estimates on one frozen model.
 
     The variance σ² is of one coordinate of the whole estimate, the mean over all ``coordinates``
     of all records; ``largest_gradient``, ζ, is the largest norm of one record's row.
@@ -103,19 +103,20 @@ def measure(
     stream: Stream,
     repeats: int = 100,
 ) -> Frozen:
-    """Estimate the gradient many times over at the same embeddings, and look at the spread.
+    """Estimate the gradient many times at the same embeddings, and measure the spread.
 
     Args:
         losses: each record's loss at some points, [points, batch, d_h] → [points, batch]; of a
             server, ``head.task.losses(head.logits(...), labels).values``.
-        embeddings: one client's, [batch, d_h].
-        gradients: of what the estimate is for, with respect to the embeddings, [batch, d_h]: each
-            record's own loss if ``per_record``, else the batch's mean loss.
-        directions: the law of u, of which there are ``num_directions``, q; they come from
-            ``stream``.
-        smoothing: μ.
-        per_record: slopes of each record's loss (eq. 2), or of the batch's mean loss.
-        repeats: how many estimates; two or more.
+        embeddings: one client's embeddings, [batch, d_h].
+        gradients: the estimated gradients with respect to the embeddings, [batch, d_h]: of each
+            record's own loss if ``per_record``, else of the batch's mean loss.
+        directions: the law of the directions u.
+        num_directions: the number q of directions.
+        smoothing: the smoothing radius μ.
+        per_record: whether slopes are of each record's loss (eq. 2), or of the batch's mean loss.
+        stream: random stream of the directions.
+        repeats: number of estimates, two or more.
 
     Raises:
         ConfigError: fewer than two repeats.
@@ -151,7 +152,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """Theorem 4.1's figures for what was measured; its words say that none of them is a guarantee.
+    """Theorem 4.1's figures for measured numbers; its words say that none of them is a guarantee.
 
     σ² is the mean over the frozen models, ζ the largest over them: seen, not bounded. ``repeats``
     is the least of theirs, ``steps`` T, the replies to all clients, ``records`` N. Both totals are
@@ -181,10 +182,9 @@ class Intrinsic:
         delta: float = 1e-6,
         delta_prime: float = 1e-6,
     ) -> Intrinsic:
-        """The figures of measurements along one run, whose mean stands for that over all T steps.
+        """Compute the figures from measurements along one run, whose mean stands for all T steps.
 
-        T are all rounds: every reply to every client counts, whoever got it. δ is of one step, δ'
-        of the composition.
+        T counts all rounds: every reply to every client. δ is of one step, δ' of the composition.
 
         Raises:
             ConfigError: nothing was measured, or a number is out of range.
@@ -206,11 +206,11 @@ class Intrinsic:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For reports."""
+        """Return the figures for JSON."""
         return asdict(self)
 
     def words(self) -> str:
-        """For people."""
+        """Write the figures in a paragraph for people."""
         return (
             "No privacy guarantee; VFL-CZOFO's Theorem 4.1 with measured numbers in it: the "
             f"estimator's variance is {self.variance:.3g} a coordinate ({self.repeats} estimates "
@@ -224,14 +224,17 @@ class Intrinsic:
 
 
 AT_ONCE = 4096
-"""Records that are embedded at a time."""
+"""Number of records that are embedded at a time."""
 
 
 def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
     """Repeat each client's estimate on a czofo run's models, and put the spread into Theorem 4.1.
 
     The run's checkpoints are the frozen models: the last, and the best if one was kept; one batch
-    of each client is used. RunError if the folder holds no run of that method, or no checkpoint.
+    of each client is used.
+
+    Raises:
+        RunError: the folder holds no run of that method, or no checkpoint.
     """
     config = folder.config()
     if not isinstance(config.method, Czofo):
@@ -255,7 +258,7 @@ def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
 
 
 def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> Iterator[Frozen]:
-    """One measurement for each client, all tables filled with what the models now yield."""
+    """Yield a measurement for each client, with the table filled by the current models."""
     side = federation.server.side
     for m, model in enumerate(federation.models):
         features = federation.data.features[m]["train"]

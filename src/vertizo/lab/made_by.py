@@ -1,4 +1,4 @@
-"""What made a result: commits, versions, processor and seconds of the runs behind it."""
+"""The makers of a result: commits, versions, processors and seconds of the runs behind it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vertizo.run.results.provenance import commit, processor, versions
 
 
 def this(seconds: float) -> dict[str, Any]:
-    """Of work that this process did in so many seconds."""
+    """Describe work that this process did in so many seconds."""
     return {
         "commits": [commit()],
         "processors": [processor()],
@@ -21,16 +21,16 @@ def this(seconds: float) -> dict[str, Any]:
 
 
 def runs(folders: Iterable[Path]) -> dict[str, Any]:
-    """Of finished runs: each commit and processor once, versions of the last one begun.
+    """Describe finished runs: each commit and processor once, and the versions of the last run.
 
-    ``seconds`` are those of all runs together, whoever ran beside them. Folders without a finished
-    run are left out.
+    ``seconds`` is the sum over all runs, even of those that ran side by side. Folders without a
+    finished run are left out.
     """
     return together(_run(RunFolder(path)) for path in folders)
 
 
 def together(parts: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    """Several makers as one; empty where there is none."""
+    """Merge several makers into one; empty if there is none."""
     found = [each for each in parts if each]
     if not found:
         return {}

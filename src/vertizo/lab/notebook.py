@@ -35,7 +35,7 @@ Progress = Callable[[Standing], None] | None
 
 @contextmanager
 def _as_arguments() -> Iterator[None]:
-    """Errors name arguments where the command's name options."""
+    """Rewrite error messages inside to name arguments in place of the command's options."""
     try:
         yield
     except VertizoError as error:
@@ -124,7 +124,7 @@ def made(
 
 
 def of_comparison(rows: Sequence[Row]) -> Findings:
-    """A comparison's rows as people read them; its frame has a line for each run."""
+    """Convert a comparison's rows to findings, whose frame has a line for each run."""
     title = comparison_table.title(rows)
     headings, *lines = comparison_table.brief(rows)
     statements: dict[str, list[str]] = {}
@@ -194,7 +194,7 @@ def worth(
 def measured(
     found: study.Worth, jobs: int | None, command: str, progress: Progress
 ) -> dict[str, Any]:
-    """Run a study that was checked, write ``worth.json`` and return what is in it."""
+    """Run a study that was checked, write ``worth.json`` and return its content."""
     began = perf_counter()
     content = found.run(jobs, progress)
     by = made_by.this(perf_counter() - began)
@@ -204,7 +204,7 @@ def measured(
 
 
 def of_worth(content: Mapping[str, Any]) -> Findings:
-    """The content of ``worth.json`` as people read it; its main frame is who takes part."""
+    """Convert the content of ``worth.json`` to findings, whose main frame has the table's rows."""
     metric, gain = words.metric(content), f"gain over {words.holder(content)} alone"
     title = f"{content['dataset']}, {content['method']}: {metric}"
     tables = [
@@ -307,7 +307,7 @@ def plan(
 def _public(
     source: Path | Tree | None, overrides: Sequence[str], *, any_task: bool
 ) -> dict[str, Any]:
-    """What a configuration says of a federation to plan for."""
+    """Read the public figures of a federation from a configuration, to plan for it."""
     loaded = choosing.load(source, overrides)
     if isinstance(loaded, Open):  # any method will do: nothing is tried out for a plan
         loaded = loaded.parsed({**loaded.given, "method": {"name": "dpzv"}})
@@ -326,7 +326,7 @@ def _public(
 
 
 def _read(config: Config, overrides: Sequence[str]) -> tuple[Path | Tree | None, list[str]]:
-    """Where a configuration is read from, and all overrides of it."""
+    """Return the source of a configuration, and all overrides of it."""
     _check_names("overrides", overrides, "seed=1")
     source, first = config.given() if isinstance(config, Experiment) else (config, ())
     return choosing.source_of(source), [*first, *overrides]
@@ -334,7 +334,7 @@ def _read(config: Config, overrides: Sequence[str]) -> tuple[Path | Tree | None,
 
 @contextmanager
 def _folder(out: str | Path | None, name: str) -> Iterator[Path]:
-    """The folder for a study, or one that is removed at the end."""
+    """Yield the folder for a study, or without ``out`` one that is removed at the end."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="vertizo-") as place:
             yield Path(place)
@@ -344,7 +344,7 @@ def _folder(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def _shown(command: str, verbose: bool) -> Progress:
-    """Says how far a study is, a line a minute."""
+    """Make a callback that prints a study's progress, a line a minute; None if not verbose."""
     if not verbose:
         return None
     line = Minutely(Console(stderr=True))

@@ -1,4 +1,4 @@
-"""What an ε costs in noise, and whether anything is learned under it, before there are data."""
+"""Plan an ε before there are data: compare mechanisms, or compute noise and a forecast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vertizo.run.build.data_defaults import tangents
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 SLOW = 10**6
-"""Secret steps that are composed within a quarter of a minute; the time grows faster than they."""
+"""Number of secret steps that are composed within 15 seconds; the time grows superlinearly."""
 COVERED = (
     "Each way spends the ε on the label of each training record, against all clients together; "
     "those that cover all, also on each client's features against the others, where public bounds "
@@ -32,7 +32,7 @@ OF_REPLIES = (
     *("clip", "releases", "server", "server_share", "server_clip", "records_per_person"),
     *("steps", "sampling"),
 )
-"""What takes `Asked.epochs` and `Asked.batch`."""
+"""Keys that need `Asked.epochs` and `Asked.batch`."""
 
 
 class Asked(Options):
@@ -63,12 +63,13 @@ def planned(
     called: Callable[[str], str] = str,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Findings:
-    """The keys of `Asked` → mechanisms compared or, with epochs and batch, the noise of replies.
+    """Compare mechanisms for an ε or, with epochs and batch, compute the noise of replies.
 
-    ``called`` is what errors call a key; ``tell`` hears of what takes minutes.
+    ``given`` has the keys of `Asked`. ``called`` maps a key to its name in errors; ``tell`` is
+    called with a line on work that takes minutes.
 
     Raises:
-        ConfigError: names a key, its value and what would be right.
+        ConfigError: a value does not fit; the line names its key and what would be right.
     """
     try:
         asked = Asked.model_validate({k: v for k, v in given.items() if v is not None})
@@ -203,7 +204,7 @@ def _noise(
 
 
 def _better(ratios: Mapping[str, float | None], asked: Asked) -> Iterator[str]:
-    """What would do better where noise is all that is to be seen."""
+    """Yield a warning with a better mechanism if the noise drowns the signal."""
     least = min(ratio for ratio in ratios.values() if ratio is not None)
     if least >= forecast.LITTLE:
         return

@@ -1,4 +1,4 @@
-"""Calls in processes of this machine, for the runs of comparisons, of searches and of studies."""
+"""Run calls in processes of this machine, for comparisons, searches and studies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KILLED = (
     "what is not finished"
 )
 CONTEXT = multiprocessing.get_context("spawn")
-"""A forked child would share the parent's threads and its memory's high-water mark."""
+"""Context that spawns: a forked child would inherit the parent's threads and peak memory."""
 Key = TypeVar("Key")
 
 
 class Pool(Generic[Key]):
-    """Calls that are going, each with a key; from `processes`."""
+    """A pool of running calls, each with a key; made by `processes`."""
 
     def __init__(self, executor: ProcessPoolExecutor, room: int) -> None:
         self._executor = executor
@@ -36,19 +36,19 @@ class Pool(Generic[Key]):
         self.going: dict[Future[Any], Key] = {}
 
     def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
-        """Begin a call. Ctrl-C reaches its process through this one alone (`processes`)."""
+        """Begin a call. Ctrl-C reaches its process only through this process (`processes`)."""
         with _ctrl_c_waits():
             self.going[self._executor.submit(_make, function, *arguments)] = key
 
     def make(
         self, calls: Iterable[tuple[Key, Callable[..., Any], tuple[Any, ...]]]
     ) -> Iterator[tuple[Key, Future[Any]] | None]:
-        """Make calls, each of which is asked for when a process is free.
+        """Make calls, and take each from the iterable only when a process is free.
 
-        An executor would begin what it has queued even when it is told to stop.
+        An executor would begin queued calls even when it is told to stop.
 
         Yields:
-            (key, what came of it) of each call as it ends, and None about twice a second.
+            (key, future) of each call as it ends, and None about twice a second.
         """
         waiting = iter(calls)
         while True:
@@ -63,13 +63,13 @@ class Pool(Generic[Key]):
 
 
 class Inline(Pool[Key]):
-    """Calls in this process, each made as it is started."""
+    """A pool that makes each call in this process, as it is started."""
 
     def __init__(self) -> None:
         self.going, self.room = {}, 1
 
     def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
-        """Make the call now."""
+        """Make the call now; a `UserError` is stored in its future."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments))
@@ -84,15 +84,15 @@ def processes(
     *,
     reused: bool = False,
 ) -> Iterator[Pool[Any]]:
-    """Processes that end with this one.
+    """Yield a pool of processes that end with this process.
 
-    What ends it early interrupts the calls that are going, each once: a run leaves a checkpoint
-    then. A second Ctrl-C kills them. A `UserError` waits for them.
+    An exception inside interrupts the running calls once, on which a run leaves a checkpoint. A
+    second Ctrl-C kills them. A `UserError` waits for them to finish.
 
     Args:
-        jobs: calls at a time.
+        jobs: number of calls at a time.
         reused: whether a process makes one call after another, which saves the seconds that
-            starting one takes; else each has its own, and so a peak memory of its own.
+            starting one takes; else each call has its own process, and so its own peak memory.
 
     Raises:
         RunError: a process was killed.
@@ -127,7 +127,7 @@ def processes(
 
 
 class _Call:
-    """The call that this process makes, which its parent may interrupt."""
+    """The call of this child process, which its parent may interrupt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,9 +159,9 @@ def _make(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _begin(stop: Connection) -> None:
-    """Heed the parent: its pipe closes when it stops.
+    """Watch the parent in a thread: interrupt the call when it closes its pipe.
 
-    When it is killed, this process ends at once: nobody would gather its work.
+    When the parent has ended, this process ends at once: nobody would collect its work.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -179,9 +179,9 @@ def _begin(stop: Connection) -> None:
 def _ctrl_c_waits() -> Iterator[None]:
     """Hold Ctrl-C back in this process, and in the children and threads that begin inside.
 
-    Children inherit the signal mask, for good. This process replaces
-    its handler as well: one of its other threads may take the signal, which the mask of this one
-    does not hinder, and a child whose beginning is broken off finds half of what it was to read.
+    Children inherit the signal mask, for good. This process replaces its handler as well: another
+    of its threads, which has no mask, may take the signal, and a child whose start is interrupted
+    finds half of what it was to read.
     """
     held_back: list[int] = []
     before = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Many calls of one function over a Ray cluster.
+"""Make many calls of one function on a Ray cluster.
 
 The cluster is one trusted party: its machines see whatever a call is given, which for a simulated
 federation is everybody's records. It makes experiments quicker and is no deployment between
@@ -25,12 +25,12 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab.processes import KILLED
 
 LOCAL = "local"
-"""In place of an address: a cluster of this machine alone, which ends with the calls."""
+"""Address for a cluster of this machine alone, which ends with the calls."""
 AGAIN = "the same command goes on with what is not finished"
 PATIENCE = 15.0
 """Seconds that a cluster's head may be silent."""
 LOOK = 3.0
-"""Seconds between two looks at whether it answers."""
+"""Seconds between two checks whether the head answers."""
 
 
 def gather(
@@ -45,23 +45,23 @@ def gather(
     """Call a function on a cluster, each time in a process of its own.
 
     Yields (place among the calls, result) of each call as it ends, and None about twice a second.
-    What is still going when the iterator is closed is cancelled. A call whose process or machine
-    is gone is made once more, from its beginning. Where that one is gone too, or the process took
-    too much memory, the result is a RunError.
+    Closing the iterator cancels the running calls. A call whose process or machine is lost is made
+    once more, from its beginning. If that one is lost too, or the process took too much memory, the
+    result is a RunError.
 
     Args:
         function: importable on every machine of the cluster.
-        calls: the arguments of each call; the next is asked for when there is room for it and no
-            sooner, so that whoever makes them can stop.
-        cpus: cores that are set aside for each call.
-        address: of a cluster; None for that of the environment variable RAY_ADDRESS, or else
-            one of this machine that is started now.
+        calls: the arguments of each call, taken from the iterator only when there is room, so that
+            whoever makes them can stop.
+        cpus: number of cores reserved for each call.
+        address: address of the cluster; None for that in the environment variable RAY_ADDRESS, or
+            else a cluster of this machine that is started now.
         at_once: most calls at a time; None for as many as the cluster has cores for.
-        lost: told the place of a call that is made once more, and why.
+        lost: called with the place of a call that is made once more, and the reason.
 
     Raises:
         ConfigError: Ray is not installed, or no machine has so many cores.
-        RunError: there is no such cluster, its head is gone, or vertizo is not installed there.
+        RunError: there is no such cluster, its head is lost, or vertizo is not installed there.
     """
     numbered = enumerate(calls)
     waiting: deque[tuple[int, tuple[Any, ...]]] = deque()  # those that are made once more
@@ -108,10 +108,10 @@ def _both(first: deque[Any], then: Iterator[Any]) -> Iterator[Any]:
 
 @contextmanager
 def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
-    """Ray, connected: to what the process is connected to already, or for as long as this lasts.
+    """Yield Ray, connected to a cluster; an existing connection of the process is used again.
 
-    A cluster that is started now has so many ``cpus``; None for all cores of this machine. Of the
-    address and of errors see `gather`.
+    A cluster that is started now has ``cpus`` cores; None for all cores of this machine. For the
+    address and the errors see `gather`.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
@@ -151,7 +151,7 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
 
 @contextmanager
 def _own_folder() -> Iterator[None]:
-    """Have Ray keep its files in a folder that is gone afterwards."""
+    """Let Ray keep its files in a temporary folder, which is removed afterwards."""
     before = os.environ.get("RAY_TMPDIR")
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as scratch:
         os.environ["RAY_TMPDIR"] = scratch
@@ -164,10 +164,10 @@ def _own_folder() -> Iterator[None]:
 
 
 class _WithoutRay:
-    """Standard output, but for what Ray's threads print about a lost process.
+    """Standard output without what Ray's threads print about a lost process.
 
-    That is ours to say, in one line; here ``--json`` has its result. No option of Ray's keeps it
-    away.
+    We report that ourselves, in one line, and ``--json`` prints its result here. Ray has no option
+    for it.
     """
 
     def __init__(self, stream: TextIO, rays: Set[threading.Thread]) -> None:
@@ -185,13 +185,13 @@ def _wanted(address: str | None) -> str:
 
 
 def _place(address: str) -> tuple[str, int] | None:
-    """Host and port; None for what is none, such as auto: Ray knows where to look."""
+    """Parse host and port; None for another address, such as auto, which Ray resolves itself."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdigit() else None
 
 
 def _check_answers(address: str, place: tuple[str, int]) -> None:
-    """Refuse an address where nobody answers, which Ray would try for minutes."""
+    """Raise a `RunError` for an address where nobody answers, which Ray would try for minutes."""
     try:
         socket.create_connection(place, timeout=10).close()
     except (OSError, OverflowError) as error:
@@ -200,7 +200,7 @@ def _check_answers(address: str, place: tuple[str, int]) -> None:
 
 @contextmanager
 def _kept_from_terminal() -> Iterator[Callable[[], str]]:
-    """Keep what Ray's compiled part writes to standard error; what is yielded returns it."""
+    """Capture Ray's compiled part's standard error; yield a function that returns it."""
     with tempfile.TemporaryFile() as kept:
 
         def said() -> str:
@@ -217,7 +217,7 @@ def _kept_from_terminal() -> Iterator[Callable[[], str]]:
 
 
 def _refusal(address: str, said: str) -> str:
-    """Why there is no connection, in a line."""
+    """Write in a line why there is no connection."""
     if "InvalidAuthToken" in said or "AuthenticationError" in said or "auth-token" in said:
         return (
             f"--ray-address {address} refuses this machine's token; set RAY_AUTH_TOKEN to what "
@@ -233,16 +233,19 @@ def _refusal(address: str, said: str) -> str:
 
 
 class _Head:
-    """The head of a cluster, without which nothing goes on."""
+    """The head node of a cluster, without which nothing goes on."""
 
     def __init__(self, ray: Any, address: str | None) -> None:
         self._place = _place(_wanted(address)) or _place(ray.get_runtime_context().gcs_address)
         self._heard = self._looked = time.monotonic()
 
     def answers_now(self) -> bool:
-        """Whether it was asked just now and answered; RunError after `PATIENCE` seconds of silence.
+        """Whether the head was asked just now and answered.
 
         It is asked every `LOOK` seconds. Ray itself would wait for it, and end the process.
+
+        Raises:
+            RunError: the head was silent for more than `PATIENCE` seconds.
         """
         now = time.monotonic()
         if self._place is None or now - self._looked < LOOK:
@@ -263,7 +266,7 @@ class _Head:
 
 
 def _room(ray: Any, cpus: int) -> int:
-    """How many calls the machines have cores for, which must be one at least."""
+    """Count the calls for which the machines have cores; ConfigError if there is room for none."""
     cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     room = sum(each // cpus for each in cores)
     if not room:
@@ -275,11 +278,11 @@ def _room(ray: Any, cpus: int) -> int:
 
 
 class _LostError(Exception):
-    """A call's process or machine is gone; says which."""
+    """A call's process or machine was lost; the message says which."""
 
 
 def _result(ray: Any, reference: Any) -> Any:
-    """What a call returned; what it raised is raised here."""
+    """Return a call's result, or raise its error."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

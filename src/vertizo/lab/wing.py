@@ -1,4 +1,4 @@
-"""What the laboratory adds to the command line."""
+"""The laboratory's wing: its commands, lists and schemas on the command line."""
 
 from vertizo.core.plugins.wings import Wing
 
