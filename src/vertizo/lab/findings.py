@@ -108,11 +108,11 @@ class Findings:
         return "\n".join(_lines(self))
 
     def __str__(self) -> str:
-        """With the tables."""
+        """Return the text of `__repr__`, followed by the tables."""
         return "\n\n".join([repr(self), *map(_text, self.tables)])
 
     def _repr_html_(self) -> str:
-        """For notebooks: what came out, what is guaranteed, the tables, and what they mean."""
+        """Return HTML for notebooks: verdict, privacy, tables, and notes on the figures."""
         said = [(self.title, "; ".join(self.verdict).replace(".; ", ". "))]
         for place, (of, words) in enumerate(self.privacy):
             said.append((f"Privacy of {of}" if of else "" if place else "Privacy", words))

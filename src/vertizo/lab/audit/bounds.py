@@ -32,7 +32,7 @@ Counts = Any
 """An int or an array of integers."""
 
 FEWEST = 20
-"""Trials of each world below which nothing can be shown."""
+"""Smallest number of trials of each world; fewer cannot show anything."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _moment(when: datetime) -> str:
 
 @dataclass(frozen=True)
 class Attacks:
-    """Figures of ``vertizo attack``."""
+    """The results of ``vertizo attack`` in one folder."""
 
     path: Path
     command: str
@@ -89,7 +89,7 @@ class Attacks:
 
 @dataclass(frozen=True)
 class Worth:
-    """Figures of ``vertizo worth``."""
+    """The results of ``vertizo worth`` in one folder."""
 
     path: Path
     content: Mapping[str, Any]
