@@ -1,9 +1,9 @@
 """The configuration of a study: one table or figure of a paper, with its published numbers.
 
-A study is a YAML file in `studies/`, part of the package. Its section ``quick`` has the same keys
-again, with the smaller values of the quick form; a null there removes a key. ``base`` names another
-study whose keys it begins with, so that figures that were drawn from the runs of a table share its
-runs.
+A study is a YAML file in `studies/`, a link to ``experiments/papers`` that the package includes.
+Its section ``quick`` has the same keys again, with the smaller values of the quick form; a null
+there removes a key. ``base`` names another study whose keys it begins with, so that figures that
+were drawn from the runs of a table share its runs.
 """
 
 from __future__ import annotations
