@@ -72,7 +72,7 @@ class Experiment:
         return made
 
     def given(self) -> tuple[Source, Sequence[str]]:
-        """What it was made of, and overrides of that; ConfigError where data were handed over."""
+        """The configuration as it was given, and its overrides; ConfigError if data were given."""
         if self._given is None:
             raise ConfigError(
                 "this experiment was given its data; name a file in data.path, which other runs "

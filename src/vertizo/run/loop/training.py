@@ -64,9 +64,9 @@ class Result:
     """None where the figures and parameters alone were kept."""
     folder: Path | None
     parameters: Any = None
-    """Of the model that the summary calls ``model``: best on the validation records, or last."""
+    """State of the model that the summary calls ``model``: best on validation records, or last."""
     raw_head: State | None = None
-    """Of the raw head, where one was fitted."""
+    """State of the raw head; None if none was fitted."""
 
     def __repr__(self) -> str:
         return summary_figures.line(self.summary)
