@@ -54,7 +54,7 @@ def test_they_are_made_once_whoever_dies(
     (only,) = written
     assert (folder / "server" / "labels").read_bytes() == only
     ended = checkpoint.load(folder / "server" / "checkpoints" / "last.safetensors")
-    kept = ended["state"]["course"]["party"]["labels"]
+    kept = ended["state"]["course"]["party"]["private_labels"]
     assert kept.numpy().astype("<i8").tobytes() in only
     summary = RunFolder(folder / "server").summary()
     assert summary is not None
