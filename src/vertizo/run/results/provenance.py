@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-import vertizo
 from vertizo.core import kernels
 from vertizo.core.digests import sha256_of as of_file
 from vertizo.core.errors import DataError
@@ -30,7 +29,7 @@ PACKAGES = ("torch", "numpy", "scipy", "cryptography", "grpcio")
 """Packages that randomness, numbers and messages depend on."""
 _KINDS = {"cpu family": "family", "model": "model"}
 """Linux's name of a fact about the processor → our word."""
-CODE = Path(vertizo.__file__).parent
+CODE = Path(__file__).parents[2]
 """The package's own folder."""
 
 
