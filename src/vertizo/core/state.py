@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Protocol, SupportsBytes, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, SupportsBytes, runtime_checkable
 
 import numpy as np
 
 from vertizo.core.plugins.lazy_import import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @runtime_checkable
@@ -113,17 +116,24 @@ def _read(now: Any, value: Any) -> Any:
     if is_dataclass(now):
         return type(now)(**value)  # type: ignore[misc]  # which is no class
     if isinstance(now, np.ndarray):
-        now[...] = value.numpy()
+        _fill(torch.from_numpy(now), value)
         return now
+    if isinstance(now, torch.Tensor):
+        return _fill(now, value)
     if isinstance(value, torch.Tensor):
-        if now is None:
-            return value.clone()
-        if now.shape != value.shape:
-            raise ValueError(f"numbers of shape {[*value.shape]}, not {[*now.shape]}")
-        return now.copy_(value)
+        return value.clone()
     if isinstance(now, list | tuple) and any(map(_has_fields, now)):
         return type(now)(_read(*pair) for pair in zip(now, value, strict=True))
     return type(now)(value) if isinstance(now, set | list | tuple | dict) else value
+
+
+def _fill(numbers: Tensor, value: Any) -> Tensor:
+    """Copy numbers of the same shape in place: none are repeated to fit."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"a {type(value).__name__} in place of numbers")
+    if value.shape != numbers.shape:
+        raise ValueError(f"numbers of shape {[*value.shape]}, not {[*numbers.shape]}")
+    return numbers.copy_(value)
 
 
 def _has_fields(value: Any) -> bool:
