@@ -104,12 +104,13 @@ class Nodes:
             assert self.running[host].poll() is None, text
             assert time.monotonic() < end, text
             time.sleep(0.1)
-        while not self.knows(host):  # Ray says so before the cluster does
+        while not self.knows(host, **environment):  # Ray says so before the cluster does
             assert time.monotonic() < end, f"the cluster does not know {host}: {text}"
 
-    def knows(self, host: str) -> bool:
-        """Whether the cluster takes a node to be there."""
+    def knows(self, host: str, **environment: str) -> bool:
+        """Whether the cluster takes a node to be there; the head's Python is the asking one's."""
         own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "HOME": str(self.folder)}
+        own |= environment
         ask = [sys.executable, "-c", KNOWN, self.address, host]
         return not subprocess.run(ask, env={**os.environ, **own}, capture_output=True).returncode
 
