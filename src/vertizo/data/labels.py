@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from vertizo.data.tabular.columns import (
     rows_in_words,
     texts,
 )
-from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
+from vertizo.models.losses import Classification, MultiLabel, Regression, Task
 
 MOST_CLASSES = 20
 """Most different whole numbers that are taken for classes, unless data.task says otherwise."""
@@ -33,22 +33,6 @@ ROUNDING = 1e-3
 """Largest rounding error of labels in float32, as a share of their standard deviation."""
 
 TaskName = Literal["classification", "regression"]
-
-
-class Loss(Protocol):
-    """The keys of `vertizo.data.options.DataConfig` that choose a regression's loss."""
-
-    @property
-    def loss(self) -> Literal["squared", "huber", "quantile"]:
-        """The name of the loss."""
-
-    @property
-    def huber_delta(self) -> float:
-        """The error at which a Huber loss becomes linear, in spreads."""
-
-    @property
-    def quantile(self) -> float:
-        """The level of a quantile loss, in (0, 1)."""
 
 
 def labels_of(
@@ -192,15 +176,6 @@ def _several(
     assert values is not None, "there are columns"
     stacked = [torch.stack(parts, 1).float() for parts in zip(*each, strict=True)]
     return MultiLabel(columns), stacked, tuple(values)
-
-
-def regression(kind: Loss, mean: float, spread: float) -> Regression:
-    """Make the regression that the options choose, for labels with that mean and spread."""
-    if kind.loss == "huber":
-        return Huber(mean, spread, kind.huber_delta)
-    if kind.loss == "quantile":
-        return Quantile(mean, spread, kind.quantile)
-    return Regression(mean, spread)
 
 
 def _inferred(sources: Sequence[Source], label: str) -> TaskName:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.core.options import Options
-from vertizo.data.labels import regression
+from vertizo.data.options import DataConfig
 from vertizo.data.tabular.columns import Source, as_days, codes, numbers, texts, unknown
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, respelt, validated
@@ -92,6 +92,15 @@ class _Label(Options):
     loss: Literal["squared", "huber", "quantile"] = "squared"
     huber_delta: PositiveFloat = 1.0
     quantile: float = Field(default=0.5, gt=0, lt=1)
+
+
+def regression(kind: DataConfig | _Label, mean: float, spread: float) -> Regression:
+    """Make the regression that the options choose, for labels with that mean and spread."""
+    if kind.loss == "huber":
+        return Huber(mean, spread, kind.huber_delta)
+    if kind.loss == "quantile":
+        return Quantile(mean, spread, kind.quantile)
+    return Regression(mean, spread)
 
 
 class _File(Options):

@@ -15,10 +15,9 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
 from vertizo.data.datasets.text_vectors import encoded_parts
-from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.data.prepared import Preparation
+from vertizo.data.prepared import Preparation, regression
 from vertizo.data.record_split import choose, criterion_of
 from vertizo.data.splits import SPLITS, describe, nearest, pieces
 from vertizo.data.tabular import category_text
