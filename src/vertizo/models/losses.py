@@ -177,9 +177,14 @@ class Huber(Regression):
         super().__init__(mean, spread)
         self.delta = delta
 
-    def losses(self, logits: Tensor, labels: Tensor) -> HuberLosses:
+    def losses(self, logits: Tensor, labels: Tensor) -> SquaredLosses:
         """e²/2 of an error e up to δ, else δ (abs(e) − δ/2)."""
-        return HuberLosses(logits, (labels - self.mean) / self.spread, self.delta)
+        found = super().losses(logits, labels)
+        error, delta = found.slope, self.delta
+        linear = delta * (error.abs() - delta / 2)
+        found.values = torch.where(error.abs() <= delta, found.values, linear)
+        found.slope = error.clamp(-delta, delta)
+        return found
 
 
 class Quantile(Regression):
@@ -192,46 +197,33 @@ class Quantile(Regression):
         super().__init__(mean, spread)
         self.level = level
 
-    def losses(self, logits: Tensor, labels: Tensor) -> PinballLosses:
-        """(1 − level) e of an output e too high, level abs(e) of one too low."""
-        return PinballLosses(logits, (labels - self.mean) / self.spread, self.level)
+    def losses(self, logits: Tensor, labels: Tensor) -> SquaredLosses:
+        """(1 − level) e of an output e too high, level abs(e) of one too low.
+
+        The slope at an exact prediction is the mean of both sides'.
+        """
+        found = super().losses(logits, labels)
+        error, level = found.slope, self.level
+        found.values = torch.maximum(-level * error, (1 - level) * error)
+        found.slope = torch.heaviside(error, error.new_full((), 0.5)) - level
+        return found
 
 
 class SquaredLosses:
-    """Losses ``values`` [rows] of a regression, with their slopes."""
+    """Losses ``values`` [rows] of a regression, with their ``slope``; other losses replace both."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         repeats = logits.shape[0] // labels.shape[0]
-        self._error = self._slope = logits.squeeze(1) - labels.repeat(repeats)
-        self.values = self._error.square().mul_(0.5)
+        self.slope = logits.squeeze(1) - labels.repeat(repeats)
+        self.values = self.slope.square().mul_(0.5)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """``weights_i · ∂loss_i/∂output_i`` of the rows of one point, shape [records, 1]."""
-        return (self._slope[rows] * weights).unsqueeze(1)
+        return (self.slope[rows] * weights).unsqueeze(1)
 
     def correct(self, rows: slice) -> int | Tensor:
         """0: a value is not right or wrong."""
         return 0 if self.values.is_cpu else self.values.new_zeros(())
-
-
-class HuberLosses(SquaredLosses):
-    """The losses of `Huber`."""
-
-    def __init__(self, logits: Tensor, labels: Tensor, delta: float) -> None:
-        super().__init__(logits, labels)
-        self._slope = self._error.clamp(-delta, delta)
-        self.values = torch.where(
-            self._error.abs() <= delta, self.values, delta * (self._error.abs() - delta / 2)
-        )
-
-
-class PinballLosses(SquaredLosses):
-    """The losses of `Quantile`; the slope at an exact prediction is the mean of both sides'."""
-
-    def __init__(self, logits: Tensor, labels: Tensor, level: float) -> None:
-        super().__init__(logits, labels)
-        self._slope = torch.heaviside(self._error, self._error.new_full((), 0.5)) - level
-        self.values = torch.maximum(-level * self._error, (1 - level) * self._error)
 
 
 class MultiLabel:
