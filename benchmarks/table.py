@@ -33,7 +33,7 @@ from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
-from vertizo.data.vertical import Pooled
+from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
 from vertizo.party.table import EmbeddingTable
 from vertizo.run.loop.federation import Federation, build

@@ -18,7 +18,8 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
-from vertizo.data.vertical import Pooled, VerticalData
+from vertizo.data.pooled import Pooled
+from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification, Regression
 
 SEED = Stream.from_seed(0)

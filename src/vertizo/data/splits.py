@@ -1,25 +1,5 @@
-"""Ways to cut the features of each record between parties."""
+"""Ways to cut the features of each record between parties.
 
-from __future__ import annotations
-
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import accumulate
-from typing import get_args
-
-import torch
-from torch import Tensor
-
-from vertizo.core.errors import ConfigError
-from vertizo.core.names import SplitName
-from vertizo.core.text.suggestions import nearest
-from vertizo.data.pooled import Kind, Pooled
-
-__all__ = ["SPLITS", "Piece", "SplitName", "describe", "nearest", "pieces"]
-
-SPLITS: tuple[str, ...] = get_args(SplitName)
-"""
 rows      horizontal strips of pixels
 patches   a grid of rectangles, as square as the number of parties allows
 halves    upper and lower half of an image
@@ -31,6 +11,21 @@ views     one view each; fewer parties hold equal runs of views, stacked as chan
 
 Equal parts are of other sizes where `data.sizes` says so.
 """
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import SplitName
+from vertizo.core.text.suggestions import nearest
+from vertizo.data.pooled import Kind, Pooled
 
 Piece = Callable[[Tensor], Tensor]
 """Maps records to one party's part of them."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import contents_of, known_keys, likeness_of
@@ -34,8 +31,6 @@ from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Regression
 
-__all__ = ["Source", "load", "own", "pool", "source_of"]
-
 
 def source_of(path: Path, form: CsvFormat) -> Source:
     """Read a file as a table; errors as of `vertizo.data.tabular.frames.read`."""
@@ -48,33 +43,25 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     Raises:
         ConfigError, DataError: one line with the file or key, the column and what would be right.
     """
-    if options.path is None or not options.label_columns:
+    path, form = options.path, CsvFormat.of(options)
+    if path is None or not options.label_columns:
         raise ConfigError("data.name is 'table', which needs data.path and data.label")
-    files, form = (options.path, options.test_path), CsvFormat.of(options)
-    train, test = (None if path is None else source_of(path, form) for path in files)
-    assert train is not None, "it has a path"
-    pooled = own(options.path.stem, train, test, options)
+    test = None if options.test_path is None else source_of(options.test_path, form)
+    pooled = own(path.stem, source_of(path, form), test, options)
     kept = pooled.kept
-    keys, contents = (partial(_of_training, texts, options, kept) for texts in (_keys, _contents))
-    likeness = partial(_likeness, options, kept)
-    return replace(pooled, keys=keys, contents=contents, likeness=likeness)
 
+    def training() -> Source:
+        """The training records; the file is read again, which only ledgers need."""
+        whole = source_of(path, form)
+        return whole if kept is None else whole.reordered(kept.tolist())
 
-def _likeness(options: DataConfig, kept: Tensor | None) -> list[list[str]]:
-    """Coarse columns of the training records, except labels, weights, IDs and persons."""
-    assert options.path is not None, "a table has a path"
-    frame = source_of(options.path, CsvFormat.of(options)).frame
-    some = frame if kept is None else frame[kept.tolist()]
-    return likeness_of(some, [*options.label_columns, options.id, options.person, options.weight])
-
-
-def _of_training(
-    texts: Callable[[Source, str | None], list[str]], options: DataConfig, kept: Tensor | None
-) -> list[str]:
-    """A text for each training record; the file is read again, which only ledgers need."""
-    assert options.path is not None, "a table has a path"
-    rows = texts(source_of(options.path, CsvFormat.of(options)), options.id)
-    return rows if kept is None else [rows[place] for place in kept.tolist()]
+    no_features = [*options.label_columns, options.id, options.person, options.weight]
+    return replace(
+        pooled,
+        keys=lambda: _keys(training(), options.id),
+        contents=lambda: contents_of(training().frame),
+        likeness=lambda: likeness_of(training().frame, no_features),
+    )
 
 
 def _keys(table: Source, id_: str | None) -> list[str]:
@@ -87,10 +74,6 @@ def _keys(table: Source, id_: str | None) -> list[str]:
         known = known_keys(table.frame, id_, table.name)
     rows = zip(known, table.frame.iter_rows(), strict=True)
     return [key or "\0".join(map(repr, values)) for key, values in rows]
-
-
-def _contents(table: Source, _: str | None) -> list[str]:
-    return contents_of(table.frame)
 
 
 def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:

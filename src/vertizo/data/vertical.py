@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
+from vertizo.core.text.suggestions import nearest
 from vertizo.data.datasets.text_vectors import encoded_parts
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepared import Preparation, regression
 from vertizo.data.record_split import choose, criterion_of
-from vertizo.data.splits import SPLITS, describe, nearest, pieces
+from vertizo.data.splits import describe, pieces
 from vertizo.data.tabular import category_text
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.models.losses import Classification, MultiLabel, Regression, Task
 from vertizo.protocol.messages import Purpose
 
-__all__ = ["SPLITS", "Holding", "Pooled", "SplitName", "VerticalData", "cut"]
+A, B = TypeVar("A"), TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,9 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     labels: dict[Purpose, Tensor] = {"test": pooled.test_labels}
     labels |= {purpose: pooled.train_labels[ids] for purpose, ids in chosen.items()}
 
+    def trained(texts: Sequence[str]) -> list[str]:
+        return [texts[place] for place in chosen["train"].tolist()]
+
     holdings, fitted = [], []
     preparations: dict[str, Preprocessing] = {}
     for name, piece in zip(names, parts, strict=True):
@@ -175,9 +177,9 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         else None,
         are_images=all(client.values["train"].dim() == 4 for client in clients),
         notes=pooled.notes,
-        keys=_chosen(pooled.keys, chosen["train"]),
-        contents=_chosen(pooled.contents, chosen["train"]),
-        likeness=_likeness(pooled.likeness, chosen["train"]),
+        keys=_later(pooled.keys, trained),
+        contents=_later(pooled.contents, trained),
+        likeness=_later(pooled.likeness, lambda columns: list(map(trained, columns))),
         seats=tuple(everybody.index(client.name) for client in clients)
         if options.exclude_parties
         else (),
@@ -187,28 +189,9 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     )
 
 
-def _chosen(
-    everybody: Callable[[], Sequence[str]] | None, ids: Tensor
-) -> Callable[[], list[str]] | None:
-    """Restrict texts that are computed for all records to some of them."""
-    return None if everybody is None else partial(_texts_of, everybody, ids)
-
-
-def _likeness(
-    everybody: Callable[[], list[list[str]]] | None, ids: Tensor
-) -> Callable[[], list[list[str]]] | None:
-    """Restrict columns that are computed for all records to some of them."""
-
-    def chosen() -> list[list[str]]:
-        assert everybody is not None, "asked only then"
-        return [[column[place] for place in ids.tolist()] for column in everybody()]
-
-    return None if everybody is None else chosen
-
-
-def _texts_of(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
-    texts = everybody()
-    return [texts[place] for place in ids.tolist()]
+def _later(first: Callable[[], A] | None, change: Callable[[A], B]) -> Callable[[], B] | None:
+    """Change what ``first`` will compute, once it is asked for; None where there is nothing."""
+    return None if first is None else lambda: change(first())
 
 
 def _selected(values: Tensor, ids: Tensor) -> Tensor:

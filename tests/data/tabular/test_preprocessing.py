@@ -16,8 +16,9 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
-from vertizo.data.tables import Source, pool
+from vertizo.data.tables import pool
 from vertizo.data.tabular import preprocessing
+from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import VerticalData
 

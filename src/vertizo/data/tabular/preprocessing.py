@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
-from vertizo.data.splits import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.data.tabular import category_text
 
 MOST_CATEGORIES = 1000

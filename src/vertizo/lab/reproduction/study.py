@@ -20,7 +20,7 @@ from vertizo.config.error_lines import explain, read_yaml
 from vertizo.config.tree import LABEL
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
-from vertizo.data.splits import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.lab.reproduction.figures import USUAL, FigureChoice
 
 Tree = dict[str, Any]

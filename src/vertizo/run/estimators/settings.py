@@ -14,7 +14,7 @@ import numpy as np
 from vertizo.config.auto import AUTO
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
-from vertizo.data.splits import nearest
+from vertizo.core.text.suggestions import nearest
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.options import ON_LABELS, PrivacyConfig
