@@ -36,8 +36,7 @@ LARGE = 5000
 def is_open(tree: Mapping[str, Any]) -> bool:
     """Whether a configuration leaves the method to be chosen.
 
-    Raises:
-        ConfigError: it has options of a method that is not known yet, or noise without an ε.
+    ConfigError where it has options of a method that is not known yet, or noise without an ε.
     """
     method = tree.get("method")
     if method != AUTO and not (isinstance(method, Mapping) and method.get("name") == AUTO):

@@ -33,8 +33,7 @@ class Open:
     def candidates(self, records: int | None = None) -> dict[str, ExperimentConfig]:
         """Complete configurations that may be chosen, by name, for so many records (None: many).
 
-        Raises:
-            ConfigError: the given keys fit no candidate; the error is that of the first.
+        ConfigError, that of the first, where the given keys fit none.
         """
         found, refused = {}, None
         for name, tree in auto.candidates(self.given, records).items():
@@ -62,8 +61,7 @@ Source = Path | str | Mapping[str, Any] | ExperimentConfig | Open | None
 def source_of(given: Source) -> Path | Tree | None:
     """Turn any `Source` into a file, a tree of nested mappings, or None for the defaults.
 
-    Raises:
-        ConfigError: it is something else.
+    ConfigError for anything else.
     """
     match given:
         case ExperimentConfig():

@@ -31,8 +31,7 @@ class Variable(str):
 def settings_of(environment: Mapping[str, str]) -> list[str]:
     """The settings of all variables, to be put before those of ``--set``.
 
-    Raises:
-        ConfigError: a variable names no key, or two set the same one.
+    ConfigError where a variable names no key, or two set the same one.
     """
     marks = sorted(name for name in environment if name.startswith(PREFIX.removesuffix("_")))
     found: dict[str, Variable] = {}

@@ -140,11 +140,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> Tree:
-    """Read the keys and values of a YAML file.
-
-    Raises:
-        ConfigError: one line that names the file, and the line in it where known.
-    """
+    """Read the keys and values of a YAML file; ConfigError names the line where known."""
     if path.suffix.lower() in TABLES and path.is_file():
         raise ConfigError(
             f"{path} is a table, not a configuration; `vertizo init` writes one, whose data.path "
@@ -187,8 +183,7 @@ def read_yaml(path: Path) -> Tree:
 def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
     """Apply ``key=value`` settings to a tree: keys that choose an option first, then all others.
 
-    Raises:
-        ConfigError: a setting is not of that form.
+    ConfigError for one of another form.
     """
     parsed = [_setting(setting) for setting in settings]
     for keys, value in sorted(parsed, key=lambda setting: setting[0][-1] not in TAGS):

@@ -34,8 +34,7 @@ def heads_of(config: Any) -> tuple[HeadName, ...]:
 def check_all_used(config: Any) -> None:
     """Refuse a key that something else in an `ExperimentConfig` leaves without effect.
 
-    Raises:
-        ValueError: names the key, its value, and what would give it an effect.
+    ValueError names the key, its value, and what would give it an effect.
     """
     update, mechanism, name = config.server.update, config.privacy.mechanism, config.data.name
     directed = ("zeroth-order", "forward-difference", "private-zeroth-order")

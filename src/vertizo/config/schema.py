@@ -452,8 +452,7 @@ def parse(
 ) -> ExperimentConfig:
     """Validate nested mappings as a configuration.
 
-    Raises:
-        ConfigError: one line; it names ``source``, or the setting that set the wrong key.
+    ConfigError names ``source``, or the setting that set the wrong key.
     """
     if "federation" in tree:
         raise ConfigError(

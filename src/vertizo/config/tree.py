@@ -29,9 +29,7 @@ def read(
 
     The entry is that of ``variant``, which may also be a method's name, or else that of the chosen
     method; ``overrides`` are ``key=value``, applied last. ``defaults`` tell the chosen options.
-
-    Raises:
-        ConfigError: one line that names the file or the option, and what would be right.
+    ConfigError names the file or the option, and what would be right.
     """
     source, tree = called(path), _tree(path)
     entries = _entries(tree.pop("methods", {}), source)

@@ -41,10 +41,8 @@ def keys_of(
     """The key of each row, in the order of the rows.
 
     The column holds text, whole numbers, or floating-point numbers without a fraction. ``source``
-    names the frame in error lines, ``place`` a row.
-
-    Raises:
-        DataError: no such column, no rows, or a key is missing, no identifier, or occurs twice.
+    names the frame in error lines, ``place`` a row. DataError where the column or all rows are
+    missing, or a key is missing, no identifier, or occurs twice.
     """
     if column not in frame.columns:
         raise DataError(
@@ -76,8 +74,7 @@ def keys_of(
 def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None]:
     """The key of each row, None where it is missing; keys may repeat.
 
-    Raises:
-        DataError: a value is no identifier.
+    DataError for no identifier.
     """
     texts = _texts(frame[column], f"{source}: column {column!r}").to_list()
     return [None if key is None else unicodedata.normalize("NFC", key) for key in texts]
@@ -226,8 +223,7 @@ def align_table(
 ) -> pl.DataFrame:
     """The rows with those keys, in canonical order; their values stay as they are.
 
-    Raises:
-        DataError: as of `keys_of`, or the frame does not have a key.
+    DataError for a missing key.
     """
     places = {key: row for row, key in enumerate(keys_of(frame, column, source))}
     wanted = in_order(set(keys))
@@ -273,8 +269,7 @@ class TableToAlign:
     def read(self) -> tuple[pl.DataFrame, list[str]]:
         """Read the table as it is written, and its keys in the order of its rows.
 
-        Raises:
-            DataError: as of `keys_of`, or ``output`` cannot hold a value.
+        DataError as of `keys_of`, or where ``output`` cannot hold a value.
         """
         frame, written = frames.read_as_written(self.path, self.form)
         place = frames.place_in(self.path, self.form)

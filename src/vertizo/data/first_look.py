@@ -53,9 +53,7 @@ def look(
 ) -> Look:
     """Look at a table; without ``parties`` its columns are cut into runs, as a guess.
 
-    Raises:
-        ConfigError, DataError: one line that names the option or the column, and what would be
-            right.
+    ConfigError or DataError names the option or the column, and what would be right.
     """
     there = source.frame.columns
     for option, column in (("label", label), ("id", key)):
@@ -101,11 +99,10 @@ def look(
 def parties_of(given: Sequence[str]) -> dict[str, list[str]]:
     """Parse ``bank=income,balance`` to party → columns; quote a name with a comma in it.
 
+    ConfigError for another form, a party twice, or one party alone.
+
     >>> parties_of(["bank=income, balance", 'shop="visits, monthly"'])
     {'bank': ['income', 'balance'], 'shop': ['visits, monthly']}
-
-    Raises:
-        ConfigError: a text of another form, a party twice, or one party alone.
     """
     found: dict[str, list[str]] = {}
     for text in given:

@@ -46,10 +46,8 @@ def labels_of(
 
     Public ``classes`` take the place of those that occur in the first frame; with public ``bounds``
     rounding is checked by them, not by the labels. Several columns are several labels of a record,
-    each of the same two classes, no and yes.
-
-    Raises:
-        ConfigError, DataError: names the frame and what does not fit.
+    each of the same two classes, no and yes. ConfigError or DataError names the frame and what does
+    not fit.
     """
     if not isinstance(label, str):
         return _several(sources, label, classes)

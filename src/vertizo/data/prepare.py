@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 def prepare(options: DataConfig, stream: Stream) -> VerticalData:
     """Load the named data set and cut it; the stream chooses validation records.
 
-    Raises:
-        ConfigError, DataError: one line that says what does not fit, or is missing.
+    ConfigError or DataError says what does not fit, or is missing.
     """
     pooled = catalog.load(options.name, options.root, options)
     for key in ("columns", "drop", "categorical", "ranges", "categories"):
@@ -71,10 +70,7 @@ def prepare_frame(
 
     The frame has the features and the label, which the options name; ``data.name`` is ``frame``.
     ``everything`` gives all columns of the records, used or not, without labels and weights; a
-    ledger identifies records by them.
-
-    Raises:
-        ConfigError, DataError: one line that says what does not fit.
+    ledger identifies records by them. ConfigError or DataError says what does not fit.
     """
     pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
     pooled = replace(

@@ -54,10 +54,8 @@ def raw_matrix(
 
     The frame may have other columns as well, and in another order. ``levels`` maps a column of
     categories to the categories of its codes; missing and unknown ones are NaN, which becomes code
-    0. ``dates`` become days; a value that is no date is missing.
-
-    Raises:
-        DataError: a column is missing, or holds text in place of numbers; it names the column.
+    0. ``dates`` become days; a value that is no date is missing. DataError names a column that is
+    missing, or holds text in place of numbers.
     """
     source = Source(name, frame, place)
     matrix = np.empty((frame.height, len(columns)))
@@ -145,8 +143,7 @@ class Preparation:
     ) -> tuple[Tensor, Tensor] | None:
         """Numbers of the rows that have a label, and these labels; None if no row has.
 
-        Raises:
-            DataError: a label is no class, or no number.
+        DataError for a label that is no class, or no number.
         """
         columns = (self.label,) if isinstance(self.label, str) else self.label
         if not set(columns) <= set(frame.columns):
@@ -205,8 +202,7 @@ class Preparation:
     def from_json(cls, text: str) -> Preparation:
         """Read what `to_json` wrote, exact to the last bit.
 
-        Raises:
-            DataError: it has another version, or another form.
+        DataError for another version or form.
         """
         try:
             content = json.loads(text)

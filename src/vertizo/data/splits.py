@@ -59,10 +59,8 @@ def pieces(
 ) -> tuple[tuple[str, ...], list[Piece]]:
     """Names of the parties, and for each the function that takes its part of records.
 
-    The parts are equal, or of the given ``sizes``.
-
-    Raises:
-        ConfigError: the split does not fit the data; the line names both.
+    The parts are equal, or of the given ``sizes``. ConfigError names a split and the data that it
+    does not fit.
     """
     fitting = _FITTING[pooled.kind]
     if split is None:
@@ -117,8 +115,7 @@ def _patches(shape: torch.Size, count: int) -> list[Piece]:
 def _strips(size: int, shared: int | Sequence[int], side: int) -> list[Piece]:
     """Strips along one side: so many equal ones, the last with the remainder, or of given sizes.
 
-    Raises:
-        ConfigError: they do not fit into the side; the line names both.
+    ConfigError names the side and what does not fit into it.
     """
     if isinstance(shared, int):
         if not 1 <= shared <= size:

@@ -40,8 +40,7 @@ def source_of(path: Path, form: CsvFormat) -> Source:
 def load(_: Path | None, options: DataConfig) -> Pooled:
     """Load the files of ``data.path`` and ``data.test_path``.
 
-    Raises:
-        ConfigError, DataError: one line with the file or key, the column and what would be right.
+    ConfigError or DataError names the file or key, the column and what would be right.
     """
     path, form = options.path, CsvFormat.of(options)
     if path is None or not options.label_columns:

@@ -105,10 +105,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     """Set validation records aside and give every party its part of the features.
 
     The parties of a raw table then prepare their own columns, fitted on their own training rows.
-    The stream chooses the validation records.
-
-    Raises:
-        ConfigError: the split or another key does not fit the data; the line names both.
+    The stream chooses the validation records. ConfigError names the split or another key, and the
+    data that it does not fit.
     """
     ranges, categories = options.ranges, options.categories
     cut_by = options.split, options.parties, options.columns, options.sizes
@@ -261,10 +259,8 @@ def learned_task(
     """The task with the positive class of data.positive, or with the scale of a regression.
 
     A regression's labels are centred and scaled by the training labels' mean and standard
-    deviation, or by public bounds.
-
-    Raises:
-        ConfigError: regression keys for another task, or an invalid positive class.
+    deviation, or by public bounds. ConfigError for regression keys of another task, or an invalid
+    positive class.
     """
     if isinstance(task, MultiLabel):
         return task

@@ -33,13 +33,11 @@ def mixes_records(
     (`vertizo.models.recordwise`): it tells people early. At the model's parameters and at random
     ones, in batches of each size, the first, the middle and the last record are exchanged for
     another, for zeros and for ``scale`` times themselves in turn, and the results of the rest must
-    stay, bit for bit. The inputs [3 or more, ...] are not all alike; they are a first batch,
-    and larger ones are made of them. Where some columns are tokens pass a scale of 1; integers are
+    stay, bit for bit. The inputs [3 or more, ...] are not all alike; they are a first batch, and
+    larger ones are made of them. Where some columns are tokens pass a scale of 1; integers are
     always scaled by 1. Inputs for which the model fails show nothing. Turn ``slopes`` off for
-    models in training, which may mix records there.
-
-    Raises:
-        ChangedBufferError: the model carries records into later evaluations.
+    models in training, which may mix records there. ChangedBufferError where the model carries
+    records into later evaluations.
     """
     tried, is_real = as_written(model), inputs.is_floating_point()
     tell, scale = partial(_outputs, tried), scale if is_real else 1.0

@@ -167,8 +167,7 @@ class Buffers:
     def changed(self, swapped: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The buffers of checkpoints as a training pass left them.
 
-        Raises:
-            ConfigError: it changed a buffer that no checkpoint has, or a shape or type.
+        ConfigError where it changed a buffer that no checkpoint has, or a shape or type.
         """
         found = {}
         for name, buffer in self._live.items():

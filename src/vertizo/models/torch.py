@@ -207,10 +207,8 @@ class TorchModel(DifferentiableModel):
         """Gradients of ``slope_i · output_i``, each record evaluated as a batch of its own.
 
         They are computed together where ``torch.vmap`` takes the module, else one after the other.
-        Inputs are [records, ...], slopes [records, outputs].
-
-        Raises:
-            ConfigError: the module cannot be differentiated for one record.
+        Inputs are [records, ...], slopes [records, outputs]. ConfigError where the module cannot be
+        differentiated for one record.
         """
         with self.arithmetic():
             return self._record_gradients(rows, slopes)

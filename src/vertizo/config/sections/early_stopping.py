@@ -34,8 +34,7 @@ class EarlyStopping(Options):
 def check_early_stopping(config: Any) -> None:
     """Refuse early stopping that would reveal private labels, or could never happen.
 
-    Raises:
-        ValueError: names the key, its value and what would be right.
+    ValueError names the key, its value and what would be right.
     """
     options, mechanism = config.early_stopping, config.privacy.mechanism
     if options.patience is None and options.min_delta:

@@ -94,8 +94,7 @@ class Links(Options):
 def check_activation(config: Any) -> None:
     """Refuse activation probabilities of an `ExperimentConfig` that are invalid or without effect.
 
-    Raises:
-        ValueError: names the key, its value and what would be right.
+    ValueError names the key, its value and what would be right.
     """
     links = config.simulation
     key = f"simulation.activation is {list(links.activation)}"

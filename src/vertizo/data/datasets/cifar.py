@@ -41,8 +41,7 @@ Batch = tuple[NDArray[np.uint8], Tensor]
 def load(root: Path | None, _: DataConfig) -> Pooled:
     """Load the best form that is found: binary batches, else Python batches, else JPEG.
 
-    Raises:
-        DataError: no form is there, or a file is damaged.
+    DataError where there is none, or a file is damaged.
     """
     batches = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
     binary = [f"{name}.bin" for name in batches]
@@ -75,8 +74,7 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
 def binary_batch(path: Path) -> Batch:
     """Read a batch of the binary version: for each image a label and 3,072 bytes.
 
-    Raises:
-        DataError: the file has another length, or a label beyond 9.
+    DataError for another length, or a label beyond 9.
     """
     content = np.frombuffer(path.read_bytes(), np.uint8)
     if content.size != BATCH * (PIXELS + 1):
@@ -107,8 +105,7 @@ class _ArraysOnly(pickle.Unpickler):
 def python_batch(path: Path) -> Batch:
     """Read a batch of the Python version: a pickled dictionary of ``data`` and ``labels``.
 
-    Raises:
-        DataError: it is no such dictionary, or it would run code.
+    DataError where it is no such dictionary, or would run code.
     """
     try:
         content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
@@ -128,8 +125,7 @@ def python_batch(path: Path) -> Batch:
 def jpegs(path: Path) -> Batch:
     """Read JPEG images from an npz file: number i is ``header + body[offsets[i]:offsets[i+1]]``.
 
-    Raises:
-        DataError: arrays are missing or do not fit, or an image is damaged.
+    DataError where arrays are missing or do not fit, or an image is damaged.
     """
     stored = files.arrays(
         path, {"header": (None,), "body": (None,), "offsets": (None,), "labels": (None,)}

@@ -51,10 +51,8 @@ def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -
 def arrays(path: Path, wanted: Mapping[str, Shape]) -> dict[str, NDArray[Any]]:
     """Read arrays of whole numbers from an npz file; None in a shape stands for any length.
 
-    Nothing in the file is ever unpickled.
-
-    Raises:
-        DataError: it is no npz file, or an array is missing, of another type or another shape.
+    Nothing in the file is ever unpickled. DataError where it is no npz file, or an array is
+    missing, of another type or another shape.
     """
     try:
         # The file is opened here: NumPy leaves one open that turns out to be no npz file.

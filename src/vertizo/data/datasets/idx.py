@@ -105,10 +105,8 @@ fashion_mnist = loader(FASHION_MNIST)
 def folder_of(wanted: IdxSet, home: Path) -> Path:
     """Find the folder with all four files: ``home``, or the set's own in it.
 
-    The latter is filled by download if need be.
-
-    Raises:
-        DataError: files are missing and cannot be downloaded; it says what to put where.
+    The latter is filled by download if need be. DataError, where that fails, says what to put
+    where.
     """
     target = home / wanted.name
     for folder in (target, home):
@@ -175,8 +173,7 @@ def _read(folder: Path, name: str, *, sides: int) -> NDArray[np.uint8]:
 def read(folder: Path, name: str) -> NDArray[np.uint8]:
     """Read the array of one file, in the shape that its header says.
 
-    Raises:
-        DataError: it is no IDX file of bytes, or has another length than announced.
+    DataError where it is no IDX file of bytes, or not as long as announced.
     """
     path = _present(folder, name)
     if path is None:

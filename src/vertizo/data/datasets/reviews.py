@@ -75,9 +75,7 @@ def read(file: Path) -> Reviews:
     """Read the reviews of one file, in its order.
 
     A title, where it is in a column of its own, comes first, as in Amazon Review Polarity.
-
-    Raises:
-        DataError: names the file, and the review where there is one.
+    DataError names the file, and the review where there is one.
     """
     texts: list[str] = []
     labels: list[int] = []

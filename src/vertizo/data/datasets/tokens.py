@@ -36,10 +36,8 @@ def encoder(tokenizer: str, length: int, vocabulary: int, key: str = "data.token
 
     The tokenizer is ``hash``, or a checkpoint as `vertizo.models.architectures.text.Spec` names it;
     ``key`` is the configuration's key for it. The vocabulary, different tokens with 0 included, is
-    for ``hash``; a checkpoint has its own.
-
-    Raises:
-        ConfigError: there is no such tokenizer, or what it needs is missing.
+    for ``hash``; a checkpoint has its own. ConfigError where there is no such tokenizer, or what it
+    needs is missing.
     """
     if tokenizer == HASH:
         if vocabulary < 2:

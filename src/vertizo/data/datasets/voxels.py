@@ -36,8 +36,7 @@ CLASSES = (
 def load(root: Path | None, _: DataConfig) -> Pooled:
     """Load 12 views of each object, in the official split.
 
-    Raises:
-        DataError: the file is missing or damaged.
+    DataError for a missing or damaged file.
     """
     path = files.folder_of("modelnet10", root, "modelnet10", [FILE]) / FILE
     cube = (None, SIDE, SIDE, SIDE)

@@ -49,16 +49,14 @@ class KeyedTable(Protocol):
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
         """Places in ``keys`` of those that the table has, in order, and their rows.
 
-        Raises:
-            DataError: the table cannot be read.
+        DataError where the table cannot be read.
         """
 
 
 class FileTable:
     """A file as a `KeyedTable`, held in memory.
 
-    Raises:
-        DataError: it cannot be read, or a key is missing or occurs twice.
+    DataError where it cannot be read, or a key is missing or occurs twice.
     """
 
     def __init__(
@@ -219,8 +217,7 @@ def keyed_table(
 ) -> KeyedTable:
     """Open a database or a file, by its ending; ``table`` is for a database.
 
-    Raises:
-        ConfigError, DataError: as of `DatabaseTable` and `FileTable`.
+    Errors are those of `DatabaseTable` and `FileTable`.
     """
     if path.suffix in DATABASES:
         return DatabaseTable(path, column, table)

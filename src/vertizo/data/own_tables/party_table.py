@@ -110,8 +110,7 @@ class Held:
 def check(options: OwnTable) -> None:
     """Check that the table exists and has its keys and the columns that the options name.
 
-    Raises:
-        ConfigError, DataError: as of `features`.
+    Errors are those of `features`.
     """
     _opened(options, columns=options.columns or ())
 
@@ -119,8 +118,7 @@ def check(options: OwnTable) -> None:
 def features(options: OwnTable, choice: Choice, federation: str) -> Held:
     """Read a feature holder's own table; the fingerprint is keyed by the federation's name.
 
-    Raises:
-        ConfigError, DataError: one line that names the file, the column and what would be right.
+    ConfigError or DataError names the file, the column and what would be right.
     """
     sources, keys = _opened(options, columns=options.columns or ())
     train = sources[0]
@@ -141,10 +139,8 @@ def labels(
     """Read the label holder's own table for those feature holders, and fingerprint its keys.
 
     Columns beside the key and the label are features of its own; they enter the server model. The
-    third result is its choice of records, where nobody else can make it; else None.
-
-    Raises:
-        ConfigError, DataError: one line that names the file, the column and what would be right.
+    third result is its choice of records, where nobody else can make it; else None. ConfigError or
+    DataError names the file, the column and what would be right.
     """
     assert options.path is not None, "a table has a path"
     assert options.label is not None, "and a label"

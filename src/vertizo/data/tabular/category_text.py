@@ -68,11 +68,10 @@ def spelt(texts: pl.Series) -> pl.Series:
 def names(given: Iterable[str], key: str, known: Collection[str] = ()) -> tuple[str, ...]:
     """Names in a configuration as `spelt`; a ``known`` name, a data set's own, stays as it is.
 
+    ConfigError where one below ``key`` is empty, or two are the same.
+
     >>> names(["no", " 1.0"], "data.classes")
     ('no', '1')
-
-    Raises:
-        ConfigError: a name below ``key`` is empty, or two are the same.
     """
     import polars as pl
 

@@ -94,10 +94,8 @@ def rows_in_words(rows: Sequence[int], place: Place) -> str:
 def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEATURE) -> None:
     """Refuse a column of text if nearly all of it is numbers, or numbers only people can read.
 
-    With ``numeric`` any text is refused.
-
-    Raises:
-        DataError: one line with the first value that is no number, its place, and what to do.
+    With ``numeric`` any text is refused. DataError names the first value that is no number, its
+    place, and what to do.
     """
     import polars as pl
 
@@ -362,9 +360,7 @@ def check_known(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
     """Refuse names of columns that the table does not have.
 
     ``wanted`` pairs a key of the section ``data``, with its verb, and a column that it names.
-
-    Raises:
-        ConfigError: one line with the first such name, those like it, and the others.
+    ConfigError lists the first such name, those like it, and the others.
     """
     known = source.frame.columns
     unknown = [(key, column) for key, column in wanted if column not in known]
@@ -394,10 +390,8 @@ def matrices(
     """Columns of every frame as numbers, float64 [rows, columns], and the categories of codes.
 
     The first frame decides which columns hold text. ``categorical`` ones are categories even where
-    they hold numbers; ``numeric`` ones must hold numbers, and ``dates`` become days.
-
-    Raises:
-        DataError: a column does not fit; the line names the frame and the column.
+    they hold numbers; ``numeric`` ones must hold numbers, and ``dates`` become days. DataError
+    names the frame and a column that does not fit.
     """
     import polars as pl
 
@@ -454,8 +448,7 @@ def all_days(source: Source, column: str) -> NDArray[np.float64]:
 def moments(source: Source, column: str | None) -> Tensor | None:
     """Time of each row, float64 [rows], in days or in a column's own unit; None without a column.
 
-    Raises:
-        DataError: a value is missing, or neither a date nor a number; it names the line.
+    DataError names the line of a value that is missing, or neither a date nor a number.
     """
     if column is None:
         return None
@@ -505,8 +498,7 @@ def numbers(
 ) -> tuple[NDArray[np.float64], int | None]:
     """A column as numbers, NaN where missing, and the first row that holds text, if any.
 
-    Raises:
-        DataError: the column holds neither, or a number that float32 cannot hold.
+    DataError where it holds neither, or a number that float32 cannot hold.
     """
     import polars as pl
 

@@ -102,10 +102,8 @@ def records(path: Path, form: CsvFormat, skip: int = 0) -> Iterator[tuple[int, l
     """Read records that are not blank, the header first, with the number of their first line.
 
     Lines count from 1; a record in quotes may span several. ``skip`` lines are left out at the
-    start.
-
-    Raises:
-        OSError, EOFError, ValueError: it cannot be read; `BrokenRecordError` for a wrong quote.
+    start. OSError, EOFError or ValueError where it cannot be read; `BrokenRecordError` for a wrong
+    quote.
     """
     with text_of(path, form) as file:
         for _ in range(skip):
@@ -150,9 +148,7 @@ def _decodes(path: Path, encoding: Encoding) -> bool:
 def header(path: Path, form: CsvFormat) -> list[str] | None:
     """Read the names of the columns, without spaces around them; None for an empty file.
 
-    Raises:
-        DataError: another format, another delimiter, no header, or a name is missing or there
-            twice.
+    DataError for another format or delimiter, no header, or a name that is missing or there twice.
     """
     try:
         with _opened(path) as file:

@@ -96,10 +96,8 @@ def csv_text(
 
     Columns of numbers are found later, for a training and a test file alike. The file may be
     compressed by gzip. ``names`` are for a file without a header; ``skip`` lines come before the
-    header or the first record.
-
-    Raises:
-        DataError: it is missing, empty, ragged or not of that encoding.
+    header or the first record. DataError where it is missing, empty, ragged or not of that
+    encoding.
     """
     return _cleaned(_csv(path, form, names=names, skip=skip), path)[0]
 

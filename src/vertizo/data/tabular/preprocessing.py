@@ -182,8 +182,7 @@ class Preprocessing:
     def from_state(cls, state: Any) -> Preprocessing:
         """Restore a preprocessing from its `state`; it takes categories as codes into its `levels`.
 
-        Raises:
-            DataError: it is no such state.
+        DataError where it is none.
         """
         kept = validated(_State, state, "columns").columns
         restored = cls.__new__(cls)
