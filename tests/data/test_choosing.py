@@ -17,9 +17,8 @@ import vertizo as vz
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError, UserError
 from vertizo.core.randomness import Stream
-from vertizo.data.options import DataConfig
+from vertizo.data.options import DataConfig, OwnTable
 from vertizo.data.own_tables import party_table
-from vertizo.data.own_tables.own_table import OwnTable
 from vertizo.data.own_tables.party_table import Choice
 from vertizo.data.prepare import prepare
 from vertizo.data.record_split import AT_RANDOM, ChosenRows, Criterion, choose, set_apart

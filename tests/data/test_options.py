@@ -12,8 +12,7 @@ from vertizo.config.error_lines import write_yaml
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.data.options import DataConfig
-from vertizo.data.own_tables.own_table import OwnTable
+from vertizo.data.options import DataConfig, OwnTable
 from vertizo.data.prepare import prepare
 
 TABLE = {"name": "table", "path": "a.csv", "label": "y"}

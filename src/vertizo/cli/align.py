@@ -18,8 +18,7 @@ from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from vertizo.data.alignment import TableToAlign
-    from vertizo.data.options import DataConfig
-    from vertizo.data.own_tables.own_table import OwnTable as HeldTable
+    from vertizo.data.options import DataConfig, OwnTable
     from vertizo.network.alignment.member import Alignment, Method
     from vertizo.network.transport.base import Channel, Service
 
@@ -39,7 +38,7 @@ def align(
 ) -> None:
     """Find the records that all parties have and write this party's rows of them."""
 
-    def own_table(data: DataConfig | HeldTable) -> TableToAlign:
+    def own_table(data: DataConfig | OwnTable) -> TableToAlign:
         from vertizo.data.alignment import TableToAlign
         from vertizo.data.tabular.csv_lines import CsvFormat
 

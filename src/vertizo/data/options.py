@@ -1,8 +1,10 @@
-"""The ``data`` section of a configuration: which records, and which party holds what of them."""
+"""The ``data`` section of a configuration, and that of a feature holder's file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +23,16 @@ from vertizo.core.options import Options
 from vertizo.core.plugins.registry import short
 from vertizo.core.text.suggestions import nearest
 from vertizo.data import weights
-from vertizo.data.tabular.column_options import Bound, check_bounds, check_categories, check_uses
+
+_NUMERIC = ("categories", "categorical")
+_CLASHES = {
+    "id": ("weight", "columns", "drop", "ranges", *_NUMERIC),
+    "weight": ("person", "columns", "drop", "ranges", *_NUMERIC),
+    "person": ("columns", "drop", "ranges", *_NUMERIC),
+    "drop": ("columns", "ranges", *_NUMERIC),
+    "ranges": _NUMERIC,
+}
+"""Key → keys that may not name the same column."""
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
@@ -69,6 +80,43 @@ def delimiter(value: Any, key: str = "data.delimiter") -> Any:
 
 
 Delimiter = Annotated[str, BeforeValidator(delimiter)]
+
+
+def _as_days(value: Any) -> Any:
+    """Convert a date to days since 1970, as columns of dates are; other values stay."""
+    with suppress(ValueError):
+        if isinstance(value, str):
+            return float((date.fromisoformat(value) - date(1970, 1, 1)).days)
+    return value
+
+
+Bound = Annotated[float, BeforeValidator(_as_days, json_schema_input_type=float | str)]
+
+
+def check_bounds(key: str, pair: Sequence[float]) -> None:
+    """Raise ValueError unless ``pair`` is [low, high] with low below high."""
+    if len(pair) != 2 or not pair[0] < pair[1]:
+        raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")
+
+
+def check_categories(categories: Mapping[str, Sequence[object]]) -> None:
+    """Raise ValueError for a column without categories, or with one twice."""
+    for column, names in categories.items():
+        if not names:
+            raise ValueError(f"data.categories.{column} is empty; name its categories")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"data.categories.{column} has {twice!r} twice")
+
+
+def check_uses(uses: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError for a column that two keys name, if these exclude each other."""
+    for one, others in _CLASHES.items():
+        for other in others:
+            named = uses.get(other, ())
+            both = next((column for column in uses.get(one, ()) if column in named), None)
+            if both is not None:
+                raise ValueError(f"data.{one} and data.{other} both name {both!r}; keep one")
 
 
 class DataConfig(Options):
@@ -343,4 +391,52 @@ class DataConfig(Options):
             if own is not None:
                 raise ValueError(f"data.{key} names {own!r}, which is data.label")
         check_uses(uses)
+        return self
+
+
+class OwnTable(Options):
+    """A feature holder's table."""
+
+    path: Path | None = None
+    """A CSV, Excel (.xlsx) or Parquet file. Leave it out for a named data set, of which each party
+    takes its part."""
+    test_path: Path | None = None
+    """A file of the test records. Default: a share of ``path``, as the label holder says."""
+    id: str | None = None
+    """The column of keys: the same people have the same keys at all parties."""
+    delimiter: Delimiter = ","
+    """The character between the values of a CSV file."""
+    encoding: Encoding = "utf-8"
+    """Of a CSV file; gb18030 reads GBK and GB2312 as well, cp1252 Latin-1."""
+    columns: list[str] | None = None
+    """The features. Default: all columns but ``id`` and ``drop``."""
+    drop: list[str] = Field(default_factory=list)
+    """Columns to leave out."""
+    categorical: list[str] = Field(default_factory=list)
+    """Numeric columns to treat as categories."""
+    ranges: dict[str, list[Bound]] = Field(default_factory=dict)
+    """Column → [low, high], public bounds to scale by instead of fitted statistics; dates for
+    dates."""
+    categories: dict[str, list[Category]] = Field(default_factory=dict)
+    """Column → its categories, public, instead of those that occur in training."""
+    root: Path | None = None
+    """Folder of a named data set's files. Default: the environment variable VERTIZO_DATA."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> OwnTable:
+        if self.path is not None and self.id is None:
+            raise ValueError("data.path is set, which needs data.id, the column of keys")
+        for column, pair in self.ranges.items():
+            check_bounds(f"data.ranges.{column}", pair)
+        check_categories(self.categories)
+        check_uses(
+            {
+                "id": [] if self.id is None else [self.id],
+                "drop": self.drop,
+                "columns": self.columns or [],
+                "ranges": list(self.ranges),
+                "categories": list(self.categories),
+                "categorical": self.categorical,
+            }
+        )
         return self

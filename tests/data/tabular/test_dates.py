@@ -16,8 +16,7 @@ from tests.data.refusals import refused
 import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data.options import DataConfig
-from vertizo.data.own_tables.own_table import OwnTable
+from vertizo.data.options import DataConfig, OwnTable
 from vertizo.data.own_tables.party_table import Choice, features
 from vertizo.data.prepare import prepare
 from vertizo.data.prepared import Preparation

@@ -1,1 +1,1 @@
-"""One party's own table: its options, its rows by key, what the party knows of it."""
+"""One party's own table: its rows by key, what the party knows of it."""

@@ -26,8 +26,7 @@ from vertizo.data.alignment import (
     remarks,
 )
 from vertizo.data.labels import labels_of
-from vertizo.data.options import DataConfig
-from vertizo.data.own_tables.own_table import OwnTable
+from vertizo.data.options import DataConfig, OwnTable
 from vertizo.data.prepared import Preparation
 from vertizo.data.record_split import (
     AT_RANDOM,

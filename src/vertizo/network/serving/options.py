@@ -15,7 +15,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.text.suggestions import nearest
-from vertizo.data.own_tables.own_table import OwnTable
+from vertizo.data.options import OwnTable
 from vertizo.network.transport.addresses import is_loopback, parsed
 from vertizo.network.transport.job_id import JobId
 from vertizo.privacy.options import ON_LABELS

@@ -16,8 +16,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import Head
 from vertizo.core.options import Options
 from vertizo.core.text.suggestions import nearest
-from vertizo.data.options import DataConfig
-from vertizo.data.own_tables.own_table import OwnTable
+from vertizo.data.options import DataConfig, OwnTable
 from vertizo.network.serving.options import (
     SCORING_FILES,
     Address,
