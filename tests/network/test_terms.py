@@ -10,7 +10,7 @@ import pytest
 from tests.deployments import join_config
 
 from vertizo.config.schema import ExperimentConfig, parse
-from vertizo.config.sections.regularizer import GivenConfig
+from vertizo.config.sections.optimizer import GivenConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.plugins import registry
 from vertizo.network.serving.frames import Terms

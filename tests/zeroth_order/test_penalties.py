@@ -13,8 +13,7 @@ from tests.rows import each
 from torch import Tensor
 
 from vertizo.config.schema import parse
-from vertizo.config.sections.optimizer import OptimizerConfig
-from vertizo.config.sections.regularizer import GivenConfig
+from vertizo.config.sections.optimizer import GivenConfig, OptimizerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.optimizers import Dense

@@ -22,7 +22,7 @@ from vertizo.config.ineffective_keys import any_of, check_all_used
 from vertizo.config.sections.client import ClientConfig
 from vertizo.config.sections.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.sections.links import Links, check_activation
-from vertizo.config.sections.regularizer import L2Config
+from vertizo.config.sections.optimizer import L2Config
 from vertizo.config.sections.server import ServerConfig
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
 from vertizo.config.schema import ExperimentConfig, parse
-from vertizo.config.sections.regularizer import REGULARIZERS
+from vertizo.config.sections.optimizer import REGULARIZERS
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS

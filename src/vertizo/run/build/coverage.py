@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vertizo.config.architectures import TableConfig
 from vertizo.config.schema import ExperimentConfig
-from vertizo.config.sections.regularizer import GivenConfig
+from vertizo.config.sections.optimizer import GivenConfig
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS

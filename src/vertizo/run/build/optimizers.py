@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vertizo.config.sections.optimizer import OptimizerConfig
-from vertizo.config.sections.regularizer import GivenConfig, L2Config
+from vertizo.config.sections.optimizer import GivenConfig, L2Config, OptimizerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.plugins.imports import load_object
 from vertizo.models.optimizers import Adam, Decay, Optimizer, Penalty, Sgd
