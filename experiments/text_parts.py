@@ -19,8 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vertizo.models.architectures.text import Spec, Text
-from vertizo.models.architectures.tuning import Tuning, tuned
+from vertizo.models.architectures.text import Spec, Text, Tuning, tuned
 
 
 class Top(Text):

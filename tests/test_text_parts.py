@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.plugins.imports import load_object
-from vertizo.models.architectures.text import Spec, Text
-from vertizo.models.architectures.tuning import Tuning, tuned
+from vertizo.models.architectures.text import Spec, Text, Tuning, tuned
 from vertizo.models.torch import wrap
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("transformers")]

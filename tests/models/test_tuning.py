@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Family, Trainable
-from vertizo.models.architectures.text import Text, TextEmbeddings, TextRest
-from vertizo.models.architectures.tuning import Tuning, tuned
+from vertizo.models.architectures.text import Text, TextEmbeddings, TextRest, Tuning, tuned
 from vertizo.models.base import Points
 from vertizo.models.parts import other_in_training
 from vertizo.models.torch import wrap

@@ -17,8 +17,7 @@ from vertizo.core.plugins.registry import Registry
 if TYPE_CHECKING:
     from torch import nn
 
-    from vertizo.models.architectures.text import Spec
-    from vertizo.models.architectures.tuning import Tuning
+    from vertizo.models.architectures.text import Spec, Tuning
 
 Device = Literal["cpu", "cuda"]
 
@@ -204,7 +203,7 @@ class _BlocksConfig(_EncoderConfig):
 
     def tuning(self) -> Tuning:
         """The part of the encoder that is trained."""
-        from vertizo.models.architectures.tuning import Tuning
+        from vertizo.models.architectures.text import Tuning
 
         return Tuning(self.trainable, self.rank or Tuning.rank, self.last_blocks)
 
@@ -237,7 +236,7 @@ class TextEmbeddingsConfig(_EncoderConfig):
 
     def tuning(self) -> Tuning:
         """The part of the encoder that is trained."""
-        from vertizo.models.architectures.tuning import Tuning
+        from vertizo.models.architectures.text import Tuning
 
         return Tuning(self.trainable)
 

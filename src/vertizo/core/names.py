@@ -72,7 +72,7 @@ Family = Literal["bert", "distilbert"]
 Pooling = Literal["mean", "cls"]
 """How the vectors of a text's tokens become one: their mean, or the first token's."""
 Trainable = Literal["all", "head", "bias", "lora"]
-"""The part of a pre-trained encoder that is trained (`vertizo.models.architectures.tuning`)."""
+"""The part of a pre-trained encoder that is trained (`vertizo.models.architectures.text`)."""
 
 SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 """Ways to cut a record between parties (`vertizo.data.splits`)."""

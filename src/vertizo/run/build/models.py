@@ -36,7 +36,7 @@ from vertizo.core.memory import available
 from vertizo.core.plugins.imports import load_object
 from vertizo.core.randomness import Stream
 from vertizo.models.architectures import networks, resnet, text
-from vertizo.models.architectures.tuning import tuned
+from vertizo.models.architectures.text import tuned
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import PROCESSOR, DifferentiableModel, Model, Points, Where
 from vertizo.models.encoded import EncodedModel
