@@ -10,11 +10,11 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from vertizo.core.errors import ConfigError, DataError, UserError
@@ -117,9 +117,9 @@ class DatabaseTable:
             raise DataError(f"{path} is missing")
         self._path, self._column = path, column
         self.name = str(path)
-        with closing(self._connect()) as base:
+        with self._open() as base:
             query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
-            names = [name for (name,) in self._ask(base, query)]
+            names = [name for (name,) in base.execute(query)]
             if table is None and len(names) != 1:
                 raise ConfigError(
                     f"{path} has {len(names)} tables ({', '.join(names)}); name one by --table"
@@ -130,14 +130,14 @@ class DatabaseTable:
                     f"--table is {self._table!r}, which {path} lacks; it has {', '.join(names)}"
                 )
             self.name = f"{path}, table {self._table!r}"
-            known = f"SELECT name FROM pragma_table_info({_text(self._table)})"
-            self._columns = [name for (name,) in self._ask(base, known)]
+            known = "SELECT name FROM pragma_table_info(?)"
+            self._columns = [name for (name,) in base.execute(known, (self._table,))]
             if column not in self._columns:
                 raise DataError(
                     f"{self.name} does not have the column {column!r} of identifiers; it has "
                     f"{', '.join(self._columns)}"
                 )
-            plan = self._ask(base, f"EXPLAIN QUERY PLAN {self._query()}", ("[]",))
+            plan = base.execute(f"EXPLAIN QUERY PLAN {self._query()}", ("[]",))
             if any(str(row[3]).startswith("SCAN ") and "json_each" not in row[3] for row in plan):
                 raise DataError(
                     f"{self.name} has no index on {column!r}, so that each score would read all of "
@@ -154,15 +154,12 @@ class DatabaseTable:
         """See `KeyedTable.rows`; a key that occurs twice counts as missing."""
         import polars as pl
 
-        with closing(self._connect()) as base:
+        with self._open() as base:
             # In a column without a type, 7 is not '7'.
             numbers = [int(key) for key in keys if INTEGER.fullmatch(key)]
-            cursor = self._cursor(base, self._query(), (json.dumps([*keys, *numbers]),))
+            cursor = base.execute(self._query(), (json.dumps([*keys, *numbers]),))
             names = [column[0] for column in cursor.description]
-            try:
-                rows = [[self._text_of(value) for value in row] for row in cursor]
-            except sqlite3.Error as error:
-                raise DataError(f"{self.name} cannot be read: {error}") from None
+            rows = [[self._text_of(value) for value in row] for row in cursor]
         frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
         places: dict[str | None, list[int]] = {}
         for row, key in enumerate(known_keys(frame, self._column, self.name)):
@@ -186,26 +183,17 @@ class DatabaseTable:
         wanted = f"{column} IN (SELECT value FROM json_each(?))"
         return f"SELECT * FROM {_name(self._table)} WHERE {wanted}"
 
-    def _connect(self) -> sqlite3.Connection:
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the database to read it; DataError where SQLite fails inside the block."""
         place = f"file:{quote(str(self._path.absolute()))}?mode=ro"
         try:
-            base = sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)
-            # What is no text costs its own record's score, and not everybody's.
-            base.text_factory = partial(str, encoding="utf-8", errors="replace")
-            return base
+            with closing(sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)) as base:
+                # What is no text costs its own record's score, and not everybody's.
+                base.text_factory = partial(str, encoding="utf-8", errors="replace")
+                yield base
         except sqlite3.Error as error:
             raise DataError(f"{self.name} cannot be read: {error}") from None
-
-    def _cursor(
-        self, base: sqlite3.Connection, query: str, values: tuple[str, ...] = ()
-    ) -> sqlite3.Cursor:
-        try:
-            return base.execute(query, values)
-        except sqlite3.Error as error:
-            raise DataError(f"{self.name} cannot be read: {error}") from None
-
-    def _ask(self, base: sqlite3.Connection, query: str, values: tuple[str, ...] = ()) -> list[Any]:
-        return self._cursor(base, query, values).fetchall()
 
 
 def keyed_table(
@@ -237,8 +225,3 @@ def _check_has(name: str, frame: pl.DataFrame, columns: Sequence[str]) -> None:
 def _name(text: str) -> str:
     """Quote a name for SQL."""
     return '"' + text.replace('"', '""') + '"'
-
-
-def _text(text: str) -> str:
-    """Quote a text for SQL."""
-    return "'" + text.replace("'", "''") + "'"

@@ -16,12 +16,8 @@ NEW = 60
 def texts() -> dict[str, str]:
     """Name of each file → its content; every call gives the same."""
     here = files(__name__)
-    found = {one.name: one.read_text(encoding="utf-8") for one in here.iterdir() if _is_yaml(one)}
-    return {**_tables(), **dict(sorted(found.items()))}
-
-
-def _is_yaml(place: object) -> bool:
-    return str(getattr(place, "name", "")).endswith(".yaml")
+    settings = sorted(one.name for one in here.iterdir() if one.name.endswith(".yaml"))
+    return _tables() | {name: (here / name).read_text(encoding="utf-8") for name in settings}
 
 
 def _tables() -> dict[str, str]:
