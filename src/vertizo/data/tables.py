@@ -196,17 +196,12 @@ def _held(train: Source, options: DataConfig) -> list[str]:
 
 def _check_names(train: Source, label: Sequence[str], options: DataConfig) -> None:
     """Refuse names of columns that the table does not have."""
+    single = {key: getattr(options, key) for key in ("id", "weight", "person", "time")}
+    several = ("drop", "categorical", "ranges", "categories")
     wanted: list[tuple[str, Iterable[str]]] = [
         ("label names", label),
-        *(
-            (f"{key} names", [column])
-            for key in ("id", "weight", "person", "time")
-            if (column := getattr(options, key)) is not None
-        ),
+        *((f"{key} names", [column]) for key, column in single.items() if column is not None),
         *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),
-        ("drop names", options.drop),
-        ("categorical names", options.categorical),
-        ("ranges names", options.ranges),
-        ("categories names", options.categories),
+        *((f"{key} names", getattr(options, key)) for key in several),
     ]
-    check_known(train, [(key, column) for key, columns in wanted for column in columns])
+    check_known(train, wanted)

@@ -240,8 +240,7 @@ def _opened(
         raise DataError(f"{path} has 1 row; it takes one to train on and one to test on")
     for key in ("drop", "categorical", "ranges", "categories"):
         named[key] = getattr(options, key)
-    wanted = [(f"{key} names", column) for key, columns in named.items() for column in columns]
-    check_known(sources[0], wanted)
+    check_known(sources[0], ((f"{key} names", columns) for key, columns in named.items()))
     return sources, all_keys
 
 

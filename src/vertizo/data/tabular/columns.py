@@ -356,14 +356,14 @@ def unlike(column: str, known: Sequence[str]) -> str:
     return nearest(column, known) or f"; it has {', '.join(known[:SHOWN])}{more}"
 
 
-def check_known(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
+def check_known(source: Source, wanted: Iterable[tuple[str, Iterable[str]]]) -> None:
     """Refuse names of columns that the table does not have.
 
-    ``wanted`` pairs a key of the section ``data``, with its verb, and a column that it names.
+    ``wanted`` pairs a key of the section ``data``, with its verb, and the columns that it names.
     ConfigError lists the first such name, those like it, and the others.
     """
     known = source.frame.columns
-    unknown = [(key, column) for key, column in wanted if column not in known]
+    unknown = [(key, each) for key, columns in wanted for each in columns if each not in known]
     if not unknown:
         return
     key, column = unknown[0]
