@@ -19,8 +19,31 @@ views   [records, views, channels, height, width]
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordFacts:
+    """What is known of a data set's training records, whole or cut."""
+
+    fitted_labels: bool = False
+    """Whether the task, its classes or its scale come from the labels."""
+    class_names: tuple[str, ...] | None = None
+    """Names of the classes, in the order of their numbers; of several labels no and yes."""
+    notes: tuple[str, ...] = ()
+    """Warnings about data that are valid but probably not meant, a line each."""
+    keys: Callable[[], Sequence[str]] | None = None
+    """Computes a key of each training record that tells it from all others, in their order; None
+    where there is none."""
+    contents: Callable[[], Sequence[str]] | None = None
+    """Computes each training row as text, with all of its columns; None where that is the key."""
+    likeness: Callable[[], list[list[str]]] | None = None
+    """Computes coarse columns of the training rows (`vertizo.data.alignment.likeness_of`)."""
+    weights: Tensor | None = None
+    """Weight of each training record, [records]; None where all are equal."""
+    persons: Tensor | None = None
+    """A number for the person of each training record, [records]; None where unknown."""
+
+
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(RecordFacts):
     """A data set before it is cut between parties, as loaders of the catalogue return it."""
 
     name: str
@@ -43,29 +66,10 @@ class Pooled:
     parties prepare their columns for themselves once it is cut. NaN is a missing value there."""
     dates: tuple[str, ...] = ()
     """Columns of a raw table that are days since 1970."""
-    class_names: tuple[str, ...] | None = None
-    """Names of the classes, in the order of their numbers; of several labels no and yes."""
-
-    fitted_labels: bool = False
-    """Whether the task, or its classes, were read off the labels."""
-    notes: tuple[str, ...] = ()
-    """Warnings about data that are valid but probably not meant, a line each."""
     times: Tensor | None = None
     """Time of each training record, float64 [records], if data.time names a column."""
     kept: Tensor | None = None
     """Row numbers of the training records in the table, where others were set apart."""
-    keys: Callable[[], Sequence[str]] | None = None
-    """Computes a key of each training record that tells it from all others, in their order; None
-    where there is none."""
-    contents: Callable[[], Sequence[str]] | None = None
-    """Computes each training row as text, with all of its columns; None where that is the key."""
-    likeness: Callable[[], list[list[str]]] | None = None
-    """Computes coarse columns of the training rows (`vertizo.data.alignment.likeness_of`)."""
-
-    weights: Tensor | None = None
-    """Weight of each training record, [records]; None where all are equal."""
-    persons: Tensor | None = None
-    """A number for the person of each training record, [records]; None where unknown."""
 
     @property
     def kind(self) -> Kind:

@@ -15,7 +15,7 @@ from vertizo.core.randomness import Stream
 from vertizo.core.text.suggestions import nearest
 from vertizo.data.datasets.text_vectors import encoded_parts
 from vertizo.data.options import DataConfig
-from vertizo.data.pooled import Pooled
+from vertizo.data.pooled import Pooled, RecordFacts
 from vertizo.data.prepared import Preparation, regression
 from vertizo.data.record_split import choose, criterion_of
 from vertizo.data.splits import describe, pieces
@@ -39,7 +39,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class VerticalData:
+class VerticalData(RecordFacts):
     """A data set cut between parties: the clients' features, and the label holder's data."""
 
     name: str
@@ -56,31 +56,14 @@ class VerticalData:
     """The label holder's own features, which enter the server model directly; None without."""
     fitted: tuple[str, ...] = ()
     """Parties, perhaps the label holder, whose features depend on such statistics."""
-    fitted_labels: bool = False
-    """Whether classes or scaling of the task come from the labels."""
-    class_names: tuple[str, ...] | None = None
-    """Names of the classes, in the order of their numbers; of several labels no and yes."""
     preparation: Preparation | None = None
     """How new records of a raw table become features; None for other data."""
     are_images: bool = False
     """Whether each party's records are images, [channels, height, width]."""
-    notes: tuple[str, ...] = ()
-    """Warnings about data that are valid but probably not meant, a line each."""
-    keys: Callable[[], list[str]] | None = None
-    """Computes a key of each training record that tells it from all others, in their order; None
-    where there is none."""
-    contents: Callable[[], list[str]] | None = None
-    """Computes each training row as text, with all of its columns; None where that is the key."""
-    likeness: Callable[[], list[list[str]]] | None = None
-    """Computes coarse columns of the training rows (`vertizo.data.alignment.likeness_of`)."""
     seats: tuple[int, ...] = ()
     """Each client's number among all of the split; empty where all of them take part."""
     seated: int = 0
     """Clients of the split, excluded ones included; 0 where all of them take part."""
-    weights: Tensor | None = None
-    """Weight of each training record, [records]; None where all are equal."""
-    persons: Tensor | None = None
-    """A number for the person of each training record, [records]; None where unknown."""
 
     @property
     def records(self) -> int:
