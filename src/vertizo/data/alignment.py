@@ -15,19 +15,16 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.category_text import in_seconds, whole
 from vertizo.data.tabular.columns import rows_in_words, unlike
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import Place, row
-
-if TYPE_CHECKING:
-    import polars as pl
 
 SUFFIXES = (".csv", ".parquet")
 EXACT = {"Float64": 2**53, "Float32": 2**24, "Float16": 2**11}
@@ -136,8 +133,6 @@ def likeness_of(frame: pl.DataFrame, without: Iterable[str | None]) -> list[list
 
 
 def _near(values: pl.Series) -> list[str]:
-    import polars as pl
-
     texts = pl.Series(_content(values), dtype=pl.String)
     numbers = texts.cast(pl.Float64, strict=False)
     rounded = numbers.set(~numbers.is_finite(), None).round_sig_figs(3) + 0.0  # no −0
@@ -148,8 +143,6 @@ def _near(values: pl.Series) -> list[str]:
 
 
 def _content(values: pl.Series) -> list[str]:
-    import polars as pl
-
     if values.dtype.is_nested() or values.dtype in (pl.Binary, pl.Object):
         return [repr(value) for value in values]
     texts = in_seconds(values).cast(pl.String).str.strip_chars()
@@ -160,8 +153,6 @@ def _content(values: pl.Series) -> list[str]:
 
 def _texts(values: pl.Series, where: str) -> pl.Series:
     """Identifiers as text without spaces around, null where missing; whole numbers as digits."""
-    import polars as pl
-
     kind = values.dtype
     if kind == pl.Null or kind.is_integer():
         return values.cast(pl.String)
@@ -179,8 +170,6 @@ def _texts(values: pl.Series, where: str) -> pl.Series:
 
 
 def _whole(values: pl.Series, where: str) -> pl.Series:
-    import polars as pl
-
     numbers = values.cast(pl.Float64).fill_nan(None)
     present = numbers.drop_nulls()
     broken = present.filter(~present.is_finite() | (present != present.floor()))
@@ -298,8 +287,6 @@ class TableToAlign:
 
     def _put(self, rows: pl.DataFrame, place: Place = row) -> Path:
         """Write rows to a new file beside the output and return it; DataError where that fails."""
-        import polars as pl
-
         path, form = self.output, self.form
         temporary = path.with_name(f".{path.name}.{uuid4().hex}.partial")
         try:
@@ -326,8 +313,6 @@ class TableToAlign:
 
     def _not_encoded(self, rows: pl.DataFrame, place: Place) -> str:
         """The error line for a value, or a column's name, that the encoding cannot write."""
-        import polars as pl
-
         encoding = self.form.encoding
         wrong = next(
             (column, index, text)

@@ -7,6 +7,7 @@ from csv import reader
 from dataclasses import dataclass
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.text.suggestions import nearest
 from vertizo.data.alignment import keys_of
 from vertizo.data.labels import labels_of
@@ -143,8 +144,6 @@ def _check(
 
 def _key(source: Source, columns: Sequence[str]) -> str | None:
     """Guess the column of keys: by its name, or because its values only name rows."""
-    import polars as pl
-
     found: dict[str, int] = {}
     for place, column in enumerate(columns):
         if is_dates(source.frame[column]):

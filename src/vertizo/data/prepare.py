@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.randomness import Stream
 from vertizo.data import tables, vertical
 from vertizo.data.alignment import contents_of, hashed, likeness_of
@@ -19,9 +19,6 @@ from vertizo.data.splits import describe
 from vertizo.data.tabular.columns import Source
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 def prepare(options: DataConfig, stream: Stream) -> VerticalData:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.core.options import Options
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.data.options import DataConfig
 from vertizo.data.tabular.columns import Source, as_days, codes, numbers, texts, unknown
 from vertizo.data.tabular.frames import Place, row
@@ -33,9 +34,6 @@ from vertizo.models.losses import (
     Task,
     blank_labels,
 )
-
-if TYPE_CHECKING:
-    import polars as pl
 
 VERSION = 1
 """Version of the file; others are refused."""

@@ -1,7 +1,7 @@
 """Lazy imports: a module is imported when something of it is first used.
 
 The schema, its checks and ``--help`` need the classes of methods and codecs, but no arithmetic;
-PyTorch alone takes a second to import.
+PyTorch alone takes a second to import. Polars is needed where there are tables.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Deferred(ModuleType):
 
 
 if TYPE_CHECKING:
+    import polars as polars
     import torch as torch
 else:
-    torch = Deferred("torch")
+    polars, torch = Deferred("polars"), Deferred("torch")

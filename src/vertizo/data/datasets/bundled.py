@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tables import pool
@@ -62,8 +63,6 @@ def diabetes(_: Path | None, options: DataConfig) -> Pooled:
 
 def _every_fifth(name: str, bunch: Any, options: DataConfig, **columns: int) -> Pooled:
     """Make a raw table whose parties have consecutive columns; every fifth row is for testing."""
-    import polars as pl
-
     names = [str(each) for each in bunch.feature_names]
     rest = iter(names)
     groups = {party: list(islice(rest, count)) for party, count in columns.items()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vertizo.core.errors import DataError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
@@ -15,9 +15,6 @@ from vertizo.data.tables import pool
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.csv_lines import CsvFormat
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 def _names(words: str) -> list[str]:
@@ -54,8 +51,6 @@ _classes = partial(pool, task="classification")
 
 def adult(root: Path | None, options: DataConfig) -> Pooled:
     """UCI Adult: does a person earn more than 50,000 dollars a year? Official split."""
-    import polars as pl
-
     folder = files.folder_of("adult", root, "adult", ["adult.data", "adult.test"])
     sources = []
     for name, skip in (("adult.data", 0), ("adult.test", 1)):

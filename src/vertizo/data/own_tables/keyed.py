@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 from vertizo.core.errors import ConfigError, DataError, UserError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.system import file_mark
 from vertizo.core.text.messages import Alarm
 from vertizo.data.alignment import keys_of, known_keys
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.csv_lines import CsvFormat
-
-if TYPE_CHECKING:
-    import polars as pl
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
 LOOK_SECONDS = 1.0
@@ -146,14 +144,10 @@ class DatabaseTable:
 
     def need(self, columns: Sequence[str]) -> None:
         """See `KeyedTable.need`; the columns are those that the table had when this was made."""
-        import polars as pl
-
         _check_has(self.name, pl.DataFrame(schema=self._columns), columns)
 
     def rows(self, keys: Sequence[str]) -> tuple[list[int], pl.DataFrame]:
         """See `KeyedTable.rows`; a key that occurs twice counts as missing."""
-        import polars as pl
-
         with self._open() as base:
             # In a column without a type, 7 is not '7'.
             numbers = [int(key) for key in keys if INTEGER.fullmatch(key)]

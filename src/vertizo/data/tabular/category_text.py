@@ -7,12 +7,9 @@ TRUE and true. A model that learnt one spelling must know the others.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from vertizo.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import polars as pl
+from vertizo.core.plugins.lazy_import import polars as pl
 
 
 def whole(texts: pl.Series) -> pl.Series:
@@ -32,8 +29,6 @@ def decimal(texts: pl.Series) -> pl.Series:
 
     Thousands may have a space or an apostrophe between: ``1 234.5``, ``1'234.5``.
     """
-    import polars as pl
-
     plain = texts.str.normalize("NFKC").str.strip_chars().str.replace(MINUS, "-")
     grouped = plain.str.contains(GROUPED).fill_null(False)
     joined = plain.str.replace_all("[ '\u2019]", "")
@@ -42,8 +37,6 @@ def decimal(texts: pl.Series) -> pl.Series:
 
 def in_seconds(values: pl.Series) -> pl.Series:
     """Convert durations, and times of day since midnight, to seconds; other values stay."""
-    import polars as pl
-
     if values.dtype not in (pl.Time, pl.Duration):
         return values
     took = values.dt.total_nanoseconds() if values.dtype == pl.Duration else values.cast(pl.Int64)
@@ -55,8 +48,6 @@ def spelt(texts: pl.Series) -> pl.Series:
 
     Empty texts become null.
     """
-    import polars as pl
-
     found = whole(texts.str.normalize("NFC").str.strip_chars()).alias("text").to_frame()
     text, lower = pl.col("text"), pl.col("text").str.to_lowercase()
     kept = pl.when(text != "").then(
@@ -73,8 +64,6 @@ def names(given: Iterable[str], key: str, known: Collection[str] = ()) -> tuple[
     >>> names(["no", " 1.0"], "data.classes")
     ('no', '1')
     """
-    import polars as pl
-
     written = list(given)
     respelt = spelt(pl.Series(written, dtype=pl.String)).to_list()
     found = [w if w in known else own for w, own in zip(written, respelt, strict=True)]

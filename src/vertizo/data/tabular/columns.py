@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.text.suggestions import nearest, similar
 from vertizo.data.tabular.category_text import decimal, in_seconds, spelt
 from vertizo.data.tabular.dates import WRITTEN, days
 from vertizo.data.tabular.frames import Place, row
-
-if TYPE_CHECKING:
-    import polars as pl
 
 LARGEST = float(np.finfo(np.float32).max)
 SHOWN = 20
@@ -97,8 +95,6 @@ def check_text(source: Source, column: str, numeric: bool, advice: Advice = FEAT
     With ``numeric`` any text is refused. DataError names the first value that is no number, its
     place, and what to do.
     """
-    import polars as pl
-
     values = source.frame[column].cast(pl.String)
     present = values.is_not_null()
     no_number = present & decimal(values).is_null()
@@ -142,8 +138,6 @@ def check_dates(source: Source, column: str, advice: Advice) -> None:
 
 def is_dates(values: pl.Series) -> bool:
     """Whether nearly all values that are not missing are dates."""
-    import polars as pl
-
     if values.dtype in (pl.Date, pl.Datetime):
         return True
     present = values.drop_nulls()
@@ -252,8 +246,6 @@ def unknown(
 
 def _nearly_numbers(source: Source, column: str) -> str | None:
     """A warning for a column of categories that are mostly numbers, or numbers with a unit."""
-    import polars as pl
-
     values = source.frame[column].cast(pl.String)
     if values.n_unique() <= FEW:
         return None
@@ -290,8 +282,6 @@ def names_rows(column: str, values: pl.Series) -> bool:
     from so small a range would repeat by chance (the birthday problem); or if all differ and are
     long numbers with as many digits.
     """
-    import polars as pl
-
     texts = values.dtype == pl.String
     if values.dtype in (pl.Date, pl.Datetime):
         return False
@@ -393,8 +383,6 @@ def matrices(
     they hold numbers; ``numeric`` ones must hold numbers, and ``dates`` become days. DataError
     names the frame and a column that does not fit.
     """
-    import polars as pl
-
     for source in sources:
         for column in columns:
             source.check_has(column, None if source is sources[0] else sources[0].name)
@@ -424,8 +412,6 @@ def dates_of(source: Source, columns: Sequence[str], categorical: Container[str]
 
 def as_days(source: Source, column: str) -> tuple[NDArray[np.float64], list[int]]:
     """A column of dates as days since 1970, NaN where missing, and the rows with other values."""
-    import polars as pl
-
     values = source.frame[column]
     present = values if values.dtype in (pl.Date, pl.Datetime) else texts(source, column)
     found = days(present)
@@ -500,8 +486,6 @@ def numbers(
 
     DataError where it holds neither, or a number that float32 cannot hold.
     """
-    import polars as pl
-
     values = in_seconds(source.frame[column])
     if values.dtype == pl.Null:
         values = values.cast(pl.Float64)
@@ -531,8 +515,6 @@ def numbers(
 
 def texts(source: Source, column: str, advice: Advice = FEATURE) -> pl.Series:
     """A column of categories as text, null where missing, as `spelt`."""
-    import polars as pl
-
     values = in_seconds(source.frame[column])
     if values.dtype.is_integer():
         return values.cast(pl.String)
@@ -568,8 +550,6 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 def codes(found: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:
     """Each text's place among ``names``; NaN where it is missing or unknown."""
-    import polars as pl
-
     if not names:
         return np.full(len(found), np.nan)
     places = found.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Float64)

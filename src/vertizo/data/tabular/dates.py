@@ -6,10 +6,7 @@ Times are taken as they are written; their zone is ignored, so that days stay th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import polars as pl
+from vertizo.core.plugins.lazy_import import polars as pl
 
 _DAY = r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:\.\d+)?))?"
@@ -22,8 +19,6 @@ WRITTEN = "write dates as 2020-01-31, or 2020-01-31T08:30"
 
 def days(values: pl.Series) -> pl.Series:
     """Days since 1970 of dates or texts; null where missing or no date."""
-    import polars as pl
-
     if values.dtype == pl.Date:
         return values.cast(pl.Int32).cast(pl.Float64)
     if values.dtype == pl.Datetime:
@@ -33,8 +28,6 @@ def days(values: pl.Series) -> pl.Series:
 
 def _parsed(values: pl.Series) -> pl.Series:
     """Days since 1970 of texts; null for those that are no date, as 2021-02-30."""
-    import polars as pl
-
     whole = pl.col("text").str.extract_groups
     both = whole(PLAIN).struct.field
     parts = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vertizo.core import digests
 from vertizo.core.errors import DataError
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.text.suggestions import nearest_file
 from vertizo.data.tabular import excel
 from vertizo.data.tabular.csv_lines import (
@@ -19,9 +19,6 @@ from vertizo.data.tabular.csv_lines import (
     records,
     text_of,
 )
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "null", "NULL", "?")
 """Texts that stand for a missing value in a CSV file."""
@@ -74,8 +71,6 @@ def read_as_written(
         return _cleaned(_sheet(path), path, may_be_empty)
     if not is_parquet(path):
         return _cleaned(_csv(path, form), path, may_be_empty)
-    import polars as pl
-
     try:
         # Not memory-mapped, and not a pattern: the name may have brackets in it.
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
@@ -105,8 +100,6 @@ def csv_text(
 def _csv(
     path: Path, form: CsvFormat, *, names: Sequence[str] | None = None, skip: int = 0
 ) -> pl.DataFrame:
-    import polars as pl
-
     own = header(path, form) if names is None else None
     if check_records(path, form, skip, None if names is None else len(names)):
         frame = _by_python(path, form, skip, names)
@@ -135,8 +128,6 @@ def _cleaned(
     written: pl.DataFrame, path: Path, may_be_empty: bool = False
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Strip texts, null where missing, and give them also as written; blank rows are dropped."""
-    import polars as pl
-
     stripped = pl.all().str.strip_chars()
     frame = written.select(
         pl.when(stripped.is_in(MISSING)).then(None).otherwise(stripped).name.keep()
@@ -147,8 +138,6 @@ def _cleaned(
 
 
 def _sheet(path: Path) -> pl.DataFrame:
-    import polars as pl
-
     (number, names), *rows = excel.records(path)
     names = [name.strip() for name in names]
     check_names(path, f"row {number}", names)
@@ -173,8 +162,6 @@ def _by_python(
 
     ``error`` is that of Polars, if it was tried.
     """
-    import polars as pl
-
     try:
         rows = [values for _, values in records(path, form, skip)]
     except (OSError, EOFError, ValueError) as own:

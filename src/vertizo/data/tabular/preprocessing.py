@@ -26,6 +26,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
+from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.text.suggestions import nearest
 from vertizo.data.tabular import category_text
 
@@ -321,8 +322,6 @@ def _of_alike(
 
 def respelt(names: Sequence[str]) -> list[str]:
     """Category names that any version fitted, in the present spelling (`category_text.spelt`)."""
-    import polars as pl
-
     return category_text.spelt(pl.Series(names, dtype=pl.String)).fill_null("").to_list()
 
 

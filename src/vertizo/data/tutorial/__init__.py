@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from vertizo.core.plugins.lazy_import import polars as pl
+
 NEW = 60
 """Number of new patients."""
 
@@ -22,7 +24,6 @@ def texts() -> dict[str, str]:
 
 def _tables() -> dict[str, str]:
     import numpy as np
-    import polars as pl
     from sklearn.datasets import load_breast_cancer
 
     whole = load_breast_cancer()
