@@ -22,7 +22,7 @@ from vertizo.core.errors import DataError
 from vertizo.core.options import Options
 from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.data.options import DataConfig
-from vertizo.data.tabular.columns import Source, as_days, codes, numbers, texts, unknown
+from vertizo.data.tabular.columns import Source, as_days, codes, only_numbers, texts, unknown
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, respelt, validated
 from vertizo.models.losses import (
@@ -64,18 +64,8 @@ def raw_matrix(
         elif column in dates:
             matrix[:, position] = as_days(source, column)[0]
         else:
-            matrix[:, position] = _numbers(source, column)
+            matrix[:, position] = only_numbers(source, column, "training")
     return matrix
-
-
-def _numbers(source: Source, column: str) -> Matrix:
-    found, text = numbers(source, column)
-    if text is not None:
-        raise DataError(
-            f"{source.name}: column {column!r} holds {source.frame[column][text]!r} in "
-            f"{source.place(text)}, but only numbers in training"
-        )
-    return found
 
 
 class _Label(Options):
@@ -158,7 +148,7 @@ class Preparation:
     def _values(self, source: Source, column: str) -> NDArray[np.float64]:
         """A label column's numbers, or the numbers of its classes; NaN where missing."""
         if self.class_names is None:
-            return _numbers(source, column)
+            return only_numbers(source, column, "training")
         found = texts(source, column)
         values = codes(found, self.class_names)
         unknown = np.flatnonzero(found.is_not_null().to_numpy() & np.isnan(values))
@@ -180,6 +170,7 @@ class Preparation:
 
     def _content(self) -> dict[str, Any]:
         label: dict[str, Any] = {"column": self.label}
+        classes = list(self.class_names or ())
         if isinstance(self.task, Regression):
             label |= {"task": "regression", "mean": self.task.mean, "spread": self.task.spread}
             if isinstance(self.task, Huber):
@@ -187,10 +178,9 @@ class Preparation:
             if isinstance(self.task, Quantile):
                 label |= {"loss": "quantile", "quantile": self.task.level}
         elif isinstance(self.task, MultiLabel):
-            label |= {"task": "labels", "column": list(self.task.names)}
-            label["classes"] = list(self.class_names or ())
+            label = {"column": list(self.task.names), "task": "labels", "classes": classes}
         else:
-            label |= {"task": "classification", "classes": list(self.class_names or ())}
+            label |= {"task": "classification", "classes": classes}
             if self.task.positive != 1:
                 label["positive"] = self.task.positive
         parties = {party: own.state() for party, own in self.parties.items()}

@@ -465,18 +465,24 @@ def all_numbers(
     sources: Sequence[Source], column: str, advice: Advice = FEATURE
 ) -> list[NDArray[np.float64]] | None:
     """A column of every frame as numbers, NaN where missing; None if the first holds text."""
-    result: list[NDArray[np.float64]] = []
-    for source in sources:
-        array, text = numbers(source, column, advice)
-        if text is not None and not result:
-            return None
-        if text is not None:
-            raise DataError(
-                f"{source.name}: column {column!r} holds {source.frame[column][text]!r} in "
-                f"{source.place(text)}, but only numbers in {sources[0].name}"
-            )
-        result.append(array)
-    return result
+    first, text = numbers(sources[0], column, advice)
+    if text is not None:
+        return None
+    there = sources[0].name
+    return [first, *(only_numbers(each, column, there, advice) for each in sources[1:])]
+
+
+def only_numbers(
+    source: Source, column: str, there: str, advice: Advice = FEATURE
+) -> NDArray[np.float64]:
+    """A column as numbers, NaN where missing; DataError for text, as there was none ``there``."""
+    found, text = numbers(source, column, advice)
+    if text is not None:
+        raise DataError(
+            f"{source.name}: column {column!r} holds {source.frame[column][text]!r} in "
+            f"{source.place(text)}, but only numbers in {there}"
+        )
+    return found
 
 
 def numbers(
