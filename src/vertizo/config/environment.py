@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
 
 from vertizo.core.errors import ConfigError
 
@@ -15,18 +14,6 @@ class Variable(str):
 
     name: str
 
-    @classmethod
-    def of(cls, name: str, value: str) -> Self:
-        """Make the setting of a variable; ConfigError where its name is that of no key."""
-        words = name.removeprefix(PREFIX).lower().split("__")
-        if not name.startswith(PREFIX) or not all(words):
-            raise ConfigError(
-                f"{name} names no key; write {PREFIX}SECTION__KEY, as in {PREFIX}METHOD__NAME=dpzv"
-            )
-        setting = cls(f"{'.'.join(words)}={value}")
-        setting.name = name
-        return setting
-
 
 def settings_of(environment: Mapping[str, str]) -> list[str]:
     """The settings of all variables, to be put before those of ``--set``.
@@ -36,11 +23,16 @@ def settings_of(environment: Mapping[str, str]) -> list[str]:
     marks = sorted(name for name in environment if name.startswith(PREFIX.removesuffix("_")))
     found: dict[str, Variable] = {}
     for name in marks:
-        one = Variable.of(name, environment[name])
-        key = one.partition("=")[0]
+        words = name.removeprefix(PREFIX).lower().split("__")
+        if not name.startswith(PREFIX) or not all(words):
+            raise ConfigError(
+                f"{name} names no key; write {PREFIX}SECTION__KEY, as in {PREFIX}METHOD__NAME=dpzv"
+            )
+        key = ".".join(words)
         if key in found:
             raise ConfigError(f"{found[key].name} and {name} both set {key}; leave one of them out")
-        found[key] = one
+        found[key] = Variable(f"{key}={environment[name]}")
+        found[key].name = name
     return list(found.values())
 
 

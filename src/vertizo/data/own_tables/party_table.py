@@ -191,7 +191,8 @@ def labels(
             for line in remarks(train.frame, column, train.name)
         ),
     )
-    told = None if by == AT_RANDOM else ChosenRows.of(train.frame.height, _of_first(rows, sources))
+    of_first = {p: ids for p, ids in rows.items() if p != "test" or len(sources) == 1}
+    told = None if by == AT_RANDOM else ChosenRows.of(train.frame.height, of_first)
     return data, fingerprint(federation, keys), told
 
 
@@ -266,11 +267,6 @@ def _features(
     if not columns:
         return rows, None, None, said
     return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories, dates), said
-
-
-def _of_first(rows: Mapping[Purpose, Tensor], sources: Sequence[Source]) -> dict[Purpose, Tensor]:
-    """The rows by purpose that are in the first table."""
-    return {p: ids for p, ids in rows.items() if p != "test" or len(sources) == 1}
 
 
 def _chosen(parts: Sequence[Tensor], rows: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:

@@ -18,16 +18,11 @@ WRITTEN = "write dates as 2020-01-31, or 2020-01-31T08:30"
 
 
 def days(values: pl.Series) -> pl.Series:
-    """Days since 1970 of dates or texts; null where missing or no date."""
+    """Days since 1970 of dates or texts; null where missing or no date, as 2021-02-30."""
     if values.dtype == pl.Date:
         return values.cast(pl.Int32).cast(pl.Float64)
     if values.dtype == pl.Datetime:
         return values.dt.replace_time_zone(None).dt.timestamp("us") / 86_400e6
-    return _parsed(values)
-
-
-def _parsed(values: pl.Series) -> pl.Series:
-    """Days since 1970 of texts; null for those that are no date, as 2021-02-30."""
     whole = pl.col("text").str.extract_groups
     both = whole(PLAIN).struct.field
     parts = (

@@ -10,15 +10,8 @@ from vertizo.core import digests
 from vertizo.core.errors import DataError
 from vertizo.core.plugins.lazy_import import polars as pl
 from vertizo.core.text.suggestions import nearest_file
-from vertizo.data.tabular import excel
-from vertizo.data.tabular.csv_lines import (
-    CsvFormat,
-    check_names,
-    check_records,
-    header,
-    records,
-    text_of,
-)
+from vertizo.data.tabular import csv_lines, excel
+from vertizo.data.tabular.csv_lines import CsvFormat
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "null", "NULL", "?")
 """Texts that stand for a missing value in a CSV file."""
@@ -100,8 +93,8 @@ def csv_text(
 def _csv(
     path: Path, form: CsvFormat, *, names: Sequence[str] | None = None, skip: int = 0
 ) -> pl.DataFrame:
-    own = header(path, form) if names is None else None
-    if check_records(path, form, skip, None if names is None else len(names)):
+    own = csv_lines.header(path, form) if names is None else None
+    if csv_lines.check_records(path, form, skip, None if names is None else len(names)):
         frame = _by_python(path, form, skip, names)
     else:
         try:
@@ -140,14 +133,14 @@ def _cleaned(
 def _sheet(path: Path) -> pl.DataFrame:
     (number, names), *rows = excel.records(path)
     names = [name.strip() for name in names]
-    check_names(path, f"row {number}", names)
+    csv_lines.check_names(path, f"row {number}", names)
     values = [row for _, row in rows]
     return pl.DataFrame(values, dict.fromkeys(names, pl.String), orient="row")
 
 
 def _recoded(path: Path, form: CsvFormat) -> bytes:
     """A whole file in UTF-8, the only encoding that Polars reads."""
-    with text_of(path, form) as file:
+    with csv_lines.text_of(path, form) as file:
         return file.read().encode()
 
 
@@ -163,7 +156,7 @@ def _by_python(
     ``error`` is that of Polars, if it was tried.
     """
     try:
-        rows = [values for _, values in records(path, form, skip)]
+        rows = [values for _, values in csv_lines.records(path, form, skip)]
     except (OSError, EOFError, ValueError) as own:
         raise DataError(f"{path} is not a readable CSV file: {first_line(error or own)}") from None
     columns, rows = (rows[0], rows[1:]) if names is None else (names, rows)
@@ -187,7 +180,7 @@ def line_of(path: Path, form: CsvFormat, index: int) -> int:
     The index counts from 0; the result is 0 if it is unknown.
     """
     try:
-        lines = excel.records(path) if excel.is_workbook(path) else records(path, form)
+        lines = excel.records(path) if excel.is_workbook(path) else csv_lines.records(path, form)
         below = islice(lines, 1, None)
         kept = (line for line, values in below if not {v.strip() for v in values} <= {*MISSING})
         return next(islice(kept, index, None), 0)
