@@ -26,13 +26,7 @@ from vertizo.config.sections.optimizer import L2Config
 from vertizo.config.sections.server import ServerConfig
 from vertizo.core import digests
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import (
-    PRIVATE,
-    ControlName,
-    Head,
-    Naming,
-    Timing,
-)
+from vertizo.core.names import PRIVATE, ControlName, Head, Naming, Timing
 from vertizo.core.options import Options
 from vertizo.data import weights
 from vertizo.data.options import DataConfig

@@ -17,14 +17,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data.alignment import (
-    contents_of,
-    fingerprint,
-    in_order,
-    keys_of,
-    likeness_of,
-    remarks,
-)
+from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of, likeness_of, remarks
 from vertizo.data.labels import labels_of
 from vertizo.data.options import DataConfig, OwnTable
 from vertizo.data.prepared import Preparation
