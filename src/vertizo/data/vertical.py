@@ -24,7 +24,8 @@ from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, che
 from vertizo.models.losses import Classification, MultiLabel, Regression, Task
 from vertizo.protocol.messages import Purpose
 
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
