@@ -91,9 +91,11 @@ def _decimal(loader: _Loader, node: yaml.ScalarNode) -> Any:
     return getattr(loader, f"construct_yaml_{node.tag.rpartition(':')[2]}")(node)
 
 
-_Loader.add_constructor(  # nothing here is a date
-    "tag:yaml.org,2002:timestamp", lambda loader, node: str(loader.construct_scalar(node))
-)
+def _as_text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _as_text)  # nothing here is a date
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 _Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
 _Loader.add_constructor("tag:yaml.org,2002:float", _decimal)
