@@ -17,14 +17,7 @@ from vertizo.core.state import Stateful
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.batches import Augmentation, Batches
-from vertizo.party.checks import (
-    CPU,
-    Partition,
-    Watch,
-    check_values,
-    ids_in_range,
-    out_of_step,
-)
+from vertizo.party.checks import CPU, Partition, Watch, check_values, ids_in_range, out_of_step
 from vertizo.privacy.noise.embedding import EmbeddingNoise
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec

@@ -198,12 +198,7 @@ def decode(
 
 @overload
 def decode(
-    frame: Frame,
-    codec: Codec,
-    kind: type[Kind],
-    *,
-    max_body: int = ...,
-    order: Order | None = ...,
+    frame: Frame, codec: Codec, kind: type[Kind], *, max_body: int = ..., order: Order | None = ...
 ) -> Kind: ...
 
 

@@ -29,13 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from vertizo.core.errors import (
-    MalformedError,
-    RefusedError,
-    RunError,
-    TruncatedError,
-    WireError,
-)
+from vertizo.core.errors import MalformedError, RefusedError, RunError, TruncatedError, WireError
 from vertizo.core.version import VERSION
 from vertizo.network.transport.versions import PROTOCOL as PROTOCOL
 from vertizo.protocol import wire

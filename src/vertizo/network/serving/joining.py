@@ -45,16 +45,7 @@ from vertizo.data.prepare import prepare
 from vertizo.models.base import Model, copied
 from vertizo.network.serving import frames
 from vertizo.network.serving.client_folder import ClientFolder
-from vertizo.network.serving.frames import (
-    Done,
-    Go,
-    Keep,
-    Next,
-    Ready,
-    Refusal,
-    Send,
-    Sent,
-)
+from vertizo.network.serving.frames import Done, Go, Keep, Next, Ready, Refusal, Send, Sent
 from vertizo.network.serving.options import JoinConfig
 from vertizo.network.serving.store import Slot, Store, root_of
 from vertizo.network.serving.terms import accepted, chosen_rows, told

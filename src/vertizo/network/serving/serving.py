@@ -40,17 +40,7 @@ from vertizo.core.errors import (
 from vertizo.core.text.messages import Alarm
 from vertizo.network.serving import frames
 from vertizo.network.serving.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
-from vertizo.network.serving.frames import (
-    Done,
-    Go,
-    Hello,
-    Keep,
-    Next,
-    Noted,
-    Ready,
-    Send,
-    Sent,
-)
+from vertizo.network.serving.frames import Done, Go, Hello, Keep, Next, Noted, Ready, Send, Sent
 from vertizo.network.serving.job import choice_seed, settings_of
 from vertizo.network.serving.options import ServeConfig
 from vertizo.network.serving.service import MemberService
