@@ -47,10 +47,7 @@ class Augmentation:
 
 
 class Batches:
-    """The batches of one owner of D records: B records each, or fewer in an epoch's last.
-
-    The permutations are drawn from the owner's own stream.
-    """
+    """The batches of one owner of D records, by its own stream: B each, or fewer in the last."""
 
     def __init__(self, records: int, size: int, stream: Stream) -> None:
         self.records, self.size, self._stream = records, size, stream

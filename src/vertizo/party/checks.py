@@ -187,8 +187,7 @@ def with_tangents(query: Query, before: Query | None) -> Query:
             f"query {query.number} of client {query.client} leaves out tangents that it never sent"
         )
     order = before.ids.argsort()
-    places = torch.searchsorted(before.ids[order], query.ids).clamp(max=len(order) - 1)
-    places = order[places]
+    places = order[torch.searchsorted(before.ids[order], query.ids).clamp(max=len(order) - 1)]
     unknown = query.ids[before.ids[places] != query.ids]
     if len(unknown):
         raise ConflictError(
@@ -242,10 +241,8 @@ class QueryChecks:
         """
         client, ids = query.client, query.ids
         ids_in_range(ids, self.records, self.batch_size)
-        name, shape = (
-            f"the embeddings of client {client}",
-            (self.points, ids.numel(), self.dims[client]),
-        )
+        name = f"the embeddings of client {client}"
+        shape = (self.points, ids.numel(), self.dims[client])
         if query.embeddings.shape != shape:
             raise _misshapen(name, query.embeddings, shape)
         if not kernels.distinct(self._places, ids.numpy()):

@@ -282,8 +282,7 @@ class ClientParty(Stateful):
 
     @_waiting.setter
     def _waiting(self, kept: Mapping[str, Any] | None) -> None:
-        if kept is None:
-            self._open = None
-        else:
+        self._open = None
+        if kept is not None:
             batch = Batch(self.answered, kept["ids"], kept["batch"])
             self._open = OpenQuery(batch, frame=kept["frame"])

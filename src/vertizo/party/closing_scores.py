@@ -9,7 +9,7 @@ depends on who was in the test set; what depends on the training's seed, only ot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,17 +178,24 @@ def _sorted_by(positive: NDArray[np.bool_], margin: Array) -> tuple[NDArray[np.i
 def _auc(seen: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
     """The area under the ROC curve, from places [rows], or [resamples, rows] of many resamples."""
     levels = int(max(seen.max(), others.max())) + 1
-    ahead, behind = (_counts(np.atleast_2d(each), levels) for each in (seen, others))
+    return _areas(*(_counts(np.atleast_2d(each), levels) for each in (seen, others)))
+
+
+def _counts(
+    places: NDArray[np.int64], levels: int, which: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """How often each place is there, among ``which`` of them, [resamples, levels]."""
+    flat = places + levels * np.arange(len(places))[:, None]
+    counted = flat.ravel() if which is None else flat[which]
+    return np.bincount(counted, minlength=levels * len(places)).reshape(len(places), levels)
+
+
+def _areas(ahead: NDArray[np.int64], behind: NDArray[np.int64]) -> Array:
+    """The areas under ROC curves by `_counts` of two classes; NaN where one of them is empty."""
     below = np.cumsum(behind, 1) - behind / 2
-    found: Array = (ahead * below).sum(1) / (seen.shape[-1] * others.shape[-1])
+    with np.errstate(invalid="ignore"):
+        found: Array = (ahead * below).sum(1) / (ahead.sum(1) * behind.sum(1))
     return found
-
-
-def _counts(places: NDArray[np.int64], levels: int) -> NDArray[np.int64]:
-    """How often each place is there, [resamples, levels]."""
-    offsets = levels * np.arange(len(places))[:, None]
-    flat = np.bincount((places + offsets).ravel(), minlength=levels * len(places))
-    return flat.reshape(len(places), levels)
 
 
 def _aucs(seen: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
@@ -204,21 +211,14 @@ def _mean_aucs(truth: NDArray[np.bool_], margins: Array, places: NDArray[np.intp
 
     A label of which a resample has one value only is left out of its mean.
     """
-    ranks = np.stack([np.unique(each, return_inverse=True)[1] for each in margins.T[places]], 1)
-    levels = len(truth)
+    ranks = [np.unique(each, return_inverse=True)[1] for each in margins.T[places]]
 
     def of(generator: np.random.Generator, some: int) -> Array:
         rows, each = generator.integers(0, len(truth), (some, len(truth))), []
-        for held, rank in zip(truth.T[places], ranks.T, strict=True):
-            flat = rank[rows] + levels * np.arange(some)[:, None]
-            counts = [
-                np.bincount(flat[which], minlength=some * levels).reshape(some, levels)
-                for which in (held[rows], ~held[rows])
-            ]
-            below = np.cumsum(counts[1], 1) - counts[1] / 2
-            pairs = counts[0].sum(1) * counts[1].sum(1)
-            with np.errstate(invalid="ignore"):
-                each.append((counts[0] * below).sum(1) / pairs)
+        for held, rank in zip(truth.T[places], ranks, strict=True):
+            drawn, is_held = rank[rows], held[rows]
+            counts = (_counts(drawn, len(truth), which) for which in (is_held, ~is_held))
+            each.append(_areas(*counts))
         shown = np.stack(each)
         found: Array = np.nansum(shown, 0) / np.maximum((~np.isnan(shown)).sum(0), 1)
         return found
@@ -234,13 +234,10 @@ def _means(values: Array) -> Array:
 def _over(rows: int, statistic: Callable[[np.random.Generator, int], Array]) -> Array:
     """A statistic of all resamples of ``rows`` records, computed some resamples at a time."""
     generator = Stream.from_seed(0).child("bootstrap of test records").generator()
-    return np.concatenate([statistic(generator, some) for some in _batches(rows)])
-
-
-def _batches(rows: int) -> Iterator[int]:
     wanted, most = resamples(rows), max(1, AT_ONCE // max(rows, 1))
-    for begun in range(0, wanted, most):
-        yield min(most, wanted - begun)
+    return np.concatenate(
+        [statistic(generator, min(most, wanted - begun)) for begun in range(0, wanted, most)]
+    )
 
 
 def _drawn(generator: np.random.Generator, values: NDArray, some: int) -> NDArray:  # type: ignore[type-arg]

@@ -179,7 +179,11 @@ class Fitted:
         if rows.shape[1] != numbers["width"]:
             raise ValueError(f"rows of {rows.shape[1]} numbers; the head has {numbers['width']}")
         inputs = rows.numpy().astype(np.float64)
-        found = (_by_trees if "roots" in numbers else _by_weights)(numbers, inputs)
+        if "roots" in numbers:
+            found = _by_trees(numbers, inputs)
+        else:
+            scaled = (inputs - numbers["mean"]) / numbers["scale"]
+            found = scaled @ numbers["weights"].T + numbers["bias"]
         if not isinstance(task, Classification):
             units = (found - task.mean) / task.spread
             return torch.from_numpy(units.astype(np.float32))
@@ -289,12 +293,6 @@ def _linear(mean: Any, scale: Any, weights: Any, bias: Any) -> dict[str, NDArray
     found = {"mean": mean, "scale": scale, "weights": np.zeros(len(mean)) + weights, "bias": bias}
     found = {name: np.asarray(part, np.float64) for name, part in found.items()}
     return found | {"weights": np.atleast_2d(found["weights"]), "bias": np.ravel(found["bias"])}
-
-
-def _by_weights(numbers: dict[str, NDArray[Any]], inputs: Array) -> Array:
-    scaled = (inputs - numbers["mean"]) / numbers["scale"]
-    found: Array = scaled @ numbers["weights"].T + numbers["bias"]
-    return found
 
 
 def _trees(model: Any) -> dict[str, NDArray[Any]]:

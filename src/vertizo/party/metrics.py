@@ -55,17 +55,12 @@ def varying(labels: Tensor) -> NDArray[np.intp]:
     return np.flatnonzero(((held > 0) & (held < len(labels))).numpy())
 
 
-def _of_each(logits: Tensor, labels: Tensor) -> dict[str, float]:
+def _areas(truth: NDArray[Any], margins: NDArray[np.float64]) -> dict[str, float]:
+    """The areas under two curves, of labels [rows]; their means over labels [rows, outputs]."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    places = varying(labels)
-    if not len(places):
-        return {}
-    truth, margins = labels.numpy()[:, places], logits.double().nan_to_num().numpy()[:, places]
-    return {
-        "auc": float(roc_auc_score(truth, margins, average="macro")),
-        "average_precision": float(average_precision_score(truth, margins, average="macro")),
-    }
+    auc, precision = roc_auc_score(truth, margins), average_precision_score(truth, margins)
+    return {"auc": float(auc), "average_precision": float(precision)}
 
 
 def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
@@ -85,7 +80,11 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     if isinstance(task, MultiLabel):
         right = int(losses.correct(slice(None))) / rows
         wrong = float(((logits > 0) != (labels > 0)).double().mean())
-        return {"loss": loss, "accuracy": right, "hamming": wrong} | _of_each(logits, labels)
+        result = {"loss": loss, "accuracy": right, "hamming": wrong}
+        if not len(places := varying(labels)):
+            return result
+        margins = logits.double().nan_to_num().numpy()[:, places]
+        return result | _areas(labels.numpy()[:, places], margins)
     if not isinstance(task, Classification):
         residual = float((task.predict(logits) - labels).double().square().mean())
         spread = float(labels.double().var(unbiased=False))
@@ -98,9 +97,5 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
         return found
     result = {"loss": loss, "accuracy": int(losses.correct(slice(None))) / rows}
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
-        from sklearn.metrics import average_precision_score, roc_auc_score
-
-        is_positive, margin = ranking(task, logits, labels)
-        result["auc"] = float(roc_auc_score(is_positive, margin))
-        result["average_precision"] = float(average_precision_score(is_positive, margin))
+        result |= _areas(*ranking(task, logits, labels))
     return result

@@ -151,7 +151,9 @@ class ServerParty(Stateful):
             return [] if peer.reply is None else [(message.client, peer.reply)]
         full = None
         if self.side.method.sends_tangents and len(message.embeddings) == 1:
-            message, full = self._whole(message, peer)
+            full = peer.brought
+            before = None if full is None else wire.decode(full, self.up, Query, order=self._order)
+            message = with_tangents(message, before)
         query = self._checks.accept(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
@@ -172,12 +174,6 @@ class ServerParty(Stateful):
         peer.query, peer.reply = vetted.frame, None
         self._open.append(vetted.query)
         return self.close_round() if len(self._open) == self.clients else []
-
-    def _whole(self, query: Query, peer: Peer) -> tuple[Query, wire.Frame | None]:
-        """A query with its tangents, and the frame of the earlier one that has them, if one has."""
-        full = peer.brought
-        before = None if full is None else wire.decode(full, self.up, Query, order=self._order)
-        return with_tangents(query, before), full
 
     def _named(self, client: int | None, batch: int) -> Tensor:
         """Record IDs that the number of a batch stands for; announcements are not for a server."""
@@ -223,20 +219,17 @@ class ServerParty(Stateful):
         for reply in replies:
             query = self._peers[reply.client].query if frame is None else frame
             assert query is not None, "it waited"
-            fed = bool(self.feedback)
-            coded = self._coded(reply, ids) if fed else self.encode(reply, self.down)
+            coded = self._coded(reply, ids) if self.feedback else self.encode(reply, self.down)
             answers.append(Answer(reply.client, reply.number, query, ids, coded))
         try:  # on record, with its reply, before anything leaves
             side.plan.commit(answers)
         except RefusedError as error:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
-        sent: Replies = []
         for answer in answers:
             peer = Peer(answer.number + 1, answer.query, answer.reply)
             peer.full = self._peers[answer.client].full
             self._peers[answer.client] = peer
-            sent.append((answer.client, answer.reply))
-        return sent
+        return [(answer.client, answer.reply) for answer in answers]
 
     @property
     def largest_frame(self) -> int:
