@@ -124,7 +124,7 @@ class GrpcServer:
 
     async def _serve(self, started: Future[int]) -> None:
         """Serve until `close` is called and all streams ended; ``started`` receives the port."""
-        grpc, shown = grpc_module(), self.credentials
+        grpc, self._shown = grpc_module(), self.credentials
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
         package, method = METHOD.strip("/").split("/")
@@ -132,7 +132,7 @@ class GrpcServer:
         generic = grpc.method_handlers_generic_handler(package, {method: handler})
         server.add_generic_rpc_handlers((generic,))
         credentials = grpc.dynamic_ssl_server_credentials(
-            _configured(shown), self._renewed(shown), require_client_authentication=True
+            _configured(self._shown), self._renewed, require_client_authentication=True
         )
         try:
             port = server.add_secure_port(self._listen, credentials)
@@ -153,15 +153,10 @@ class GrpcServer:
         """The credentials that a new connection is shown."""
         return self._latest()
 
-    def _renewed(self, shown: Credentials) -> Callable[[], Any]:
-        """Make the callback of gRPC's handshakes: new credentials, or None if unchanged."""
-
-        def fetch() -> Any:
-            nonlocal shown
-            before, shown = shown, self.credentials
-            return None if shown == before else _configured(shown)
-
-        return fetch
+    def _renewed(self) -> Any:
+        """The credentials for gRPC's next handshake if they are new; None if unchanged."""
+        before, self._shown = self._shown, self.credentials
+        return None if self._shown == before else _configured(self._shown)
 
     def _options(self) -> list[tuple[str, int]]:
         return [

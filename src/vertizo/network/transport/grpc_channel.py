@@ -164,7 +164,7 @@ class GrpcChannel:
             self._options.append(("grpc.enable_http_proxy", 0))
         if server_name is not None:
             self._options.append(("grpc.ssl_target_name_override", server_name))
-        self._link: _Link | None = None
+        self._stream: Stream | None = None
         self._trouble: _Trouble | None = None
         self._proxied = 0
         """Count of failures to reach a proxy."""
@@ -183,11 +183,9 @@ class GrpcChannel:
         failures = 0
         while not self._closed.is_set():
             try:
-                if self._link is None:
-                    self._link = _Link(
-                        self._server, self.credentials, self._options, self._job().metadata()
-                    )
-                answer = self._link.ask(frame, self._trouble)
+                if self._stream is None:
+                    self._stream = self._opened()
+                answer = self._stream.ask(frame)
             except BrokenStreamError as error:
                 self._drop()
                 if self._closed.is_set():
@@ -213,8 +211,8 @@ class GrpcChannel:
     @property
     def is_connected(self) -> bool:
         """Whether the server has accepted the stream that is open."""
-        link = self._link
-        return link is not None and link.is_taken
+        stream = self._stream
+        return stream is not None and stream.is_taken
 
     @property
     def silence(self) -> float:
@@ -226,10 +224,24 @@ class GrpcChannel:
         self._closed.set()
         self._drop()
 
+    def _opened(self) -> Stream:
+        """A new connection with its stream."""
+        grpc, shown = grpc_module(), self.credentials
+        tls = grpc.ssl_channel_credentials(shown.authority, shown.key, shown.certificate)
+        channel = grpc.secure_channel(self._server, tls, options=self._options)
+        return Stream(channel, METHOD, self._job().metadata(), self._taken)
+
+    def _taken(self, said: Iterable[tuple[str, str | bytes]]) -> None:
+        """Check what the server says of its version; report an outage's end."""
+        if problem := versions.problem(f"the label holder at {self._server}", said):
+            raise RunError(problem)
+        if self._trouble is not None:
+            self._trouble.connected()
+
     def _drop(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def _pause(self, code: Any, details: str) -> None:
         """Wait until the next try, or raise a `RunError` if another try cannot help."""
@@ -262,45 +274,6 @@ class GrpcChannel:
                 f"{self._server} could not be reached for {self._patience:.0f} seconds: {reason}"
             )
         self._closed.wait(trouble.next_pause())
-
-
-class _Link:
-    """One gRPC connection with its stream."""
-
-    def __init__(
-        self,
-        server: str,
-        credentials: Credentials,
-        options: list[tuple[str, int | str]],
-        metadata: tuple[tuple[str, str], ...],
-    ) -> None:
-        grpc = grpc_module()
-        self._server = server
-        shown = grpc.ssl_channel_credentials(
-            credentials.authority, credentials.key, credentials.certificate
-        )
-        self._channel = grpc.secure_channel(server, shown, options=options)
-        self._stream = Stream(self._channel, METHOD, metadata)
-        self.is_taken = False
-
-    def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
-        """Send an ask and return its answer; report an outage's end once the stream is accepted."""
-
-        def taken(said: Iterable[tuple[str, str | bytes]]) -> None:
-            if problem := versions.problem(f"the label holder at {self._server}", said):
-                raise RunError(problem)
-            self.is_taken = True
-            if trouble is not None:
-                trouble.connected()
-
-        answer = self._stream.ask(frame, taken)
-        self.is_taken = True  # by a server that says nothing of itself
-        return answer
-
-    def close(self) -> None:
-        """Close the stream and the connection."""
-        self._stream.close()
-        self._channel.close()
 
 
 class _Trouble:

@@ -27,35 +27,31 @@ class BrokenStreamError(Exception):
 
 
 class Stream:
-    """A stream over a gRPC channel that sends asks and receives their answers in turn.
+    """A stream over a gRPC channel of its own that sends asks and receives their answers in turn.
 
-    ``metadata`` is sent when the stream opens.
+    ``metadata`` is sent when the stream opens; ``said`` is called once, when the server accepts it.
     """
 
-    def __init__(self, channel: Any, method: str, metadata: Metadata = ()) -> None:
+    def __init__(self, channel: Any, method: str, metadata: Metadata, said: Said) -> None:
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         """Answers in order, put here by gRPC's thread; None where the stream ended."""
         stream = channel.stream_stream(method, response_deserializer=self._heard)
         self._call = stream(self._asks(), metadata=metadata)
-        self._is_taken = False
+        self._channel, self._said = channel, said
+        self.is_taken = False
+        """Whether the server has accepted the stream."""
         if not self._call.add_callback(self._ended):
             self._ended()
 
-    def ask(self, frame: bytes, said: Said) -> bytes:
-        """Send an ask and wait for its answer.
-
-        ``said`` is called once in the life of a stream, when the server accepts it.
-
-        Raises:
-            BrokenStreamError: the stream ended.
-        """
+    def ask(self, frame: bytes) -> bytes:
+        """Send an ask and wait for its answer; BrokenStreamError if the stream ended."""
         self._frames.put(frame)
-        if not self._is_taken:
+        if not self.is_taken:
             metadata = self._call.initial_metadata()  # returns as well without a connection
             if metadata and self._call.is_active():
-                self._is_taken = True
-                said(metadata)
+                self.is_taken = True
+                self._said(metadata)
         while True:
             try:
                 answer = self._answers.get(timeout=WAIT_SECONDS)
@@ -63,12 +59,14 @@ class Stream:
                 continue
             if answer is None:
                 raise BrokenStreamError(self._call.code(), self._call.details() or "")
+            self.is_taken = True  # by a server that says nothing of itself
             return answer
 
     def close(self) -> None:
-        """End the stream, from any thread; an ask that waits in another thread ends too."""
+        """End stream and channel, from any thread; an ask that waits in another ends too."""
         self._frames.put(None)
         self._call.cancel()
+        self._channel.close()
 
     def _asks(self) -> Iterator[bytes]:
         """Yield the asks for gRPC to send, each after the answer to the last."""
