@@ -32,7 +32,7 @@ OURS = f"this is vertizo {VERSION}, which speaks"
 def hello(*fields: Any) -> bytes:
     """A frame of a `Hello` with whatever fields its version has."""
     body = msgspec.msgpack.encode([1, *fields])
-    return frames.HEADER.pack(frames.MAGIC, wire.VERSION, 0, len(body)) + body
+    return wire.HEADER.pack(frames.MAGIC, wire.VERSION, 0, len(body)) + body
 
 
 def test_a_member_of_another_protocol_is_told_which_is_spoken(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_a_label_holder_says_what_it_speaks_before_anything_else(
 
 
 def test_frames_of_another_format_name_it() -> None:
-    reply = frames.HEADER.pack(wire.MAGIC, 7, 0, 0)
+    reply = wire.HEADER.pack(wire.MAGIC, 7, 0, 0)
     refused(
         "reply", MalformedError, wire.decode, reply, NoCompression(), match=f"version 7.*{OURS}"
     )
-    frame = frames.HEADER.pack(frames.MAGIC, 7, 0, 0)
+    frame = wire.HEADER.pack(frames.MAGIC, 7, 0, 0)
     refused("frame", MalformedError, frames.decode, frame, match=f"version 7.*{OURS}.*same version")
 
 

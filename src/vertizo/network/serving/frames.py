@@ -22,7 +22,6 @@ the parties' frames. Each ask may be answered by a `Refusal`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -39,7 +38,6 @@ from vertizo.run.loop.traffic import rows_at_once
 if TYPE_CHECKING:
     from vertizo.run.build.client import MadeClient
 
-HEADER = struct.Struct("<2sBBI")
 MAGIC = b"VC"
 MAX_BODY = 2**20
 
@@ -181,7 +179,7 @@ def encode(frame: Frame) -> bytes:
 
 def framed(magic: bytes, body: bytes) -> bytes:
     """Put a header with that magic in front of a body."""
-    return HEADER.pack(magic, wire.VERSION, 0, len(body)) + body
+    return wire.HEADER.pack(magic, wire.VERSION, 0, len(body)) + body
 
 
 def is_party_frame(frame: bytes) -> bool:
@@ -191,16 +189,16 @@ def is_party_frame(frame: bytes) -> bool:
 
 def body_of(magic: bytes, frame: bytes) -> memoryview:
     """The body of one frame, or a WireError."""
-    if len(frame) < HEADER.size:
-        raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
-    found, version, reserved, length = HEADER.unpack_from(frame)
+    if len(frame) < wire.HEADER.size:
+        raise TruncatedError(f"{len(frame)} bytes; a header alone has {wire.HEADER.size}")
+    found, version, reserved, length = wire.HEADER.unpack_from(frame)
     if found != magic:
         raise MalformedError(f"a frame of {found!r}, which is none of ours")
     if version != wire.VERSION or reserved:
         raise MalformedError(wire.other_version(version, reserved))
-    if length != len(frame) - HEADER.size or length > MAX_BODY:
+    if length != len(frame) - wire.HEADER.size or length > MAX_BODY:
         raise MalformedError(f"a body of {length} bytes in a frame of {len(frame)}")
-    return memoryview(frame)[HEADER.size :]
+    return memoryview(frame)[wire.HEADER.size :]
 
 
 def decode(frame: bytes) -> Frame:
@@ -217,10 +215,10 @@ def split(answer: bytes) -> Iterator[bytes]:
     """Yield the frames of an answer, in order; WireError if it ends within one."""
     start = 0
     while start < len(answer):
-        if len(answer) - start < HEADER.size:
+        if len(answer) - start < wire.HEADER.size:
             raise TruncatedError("an answer ends within a header")
-        *_, length = HEADER.unpack_from(answer, start)
-        stop = start + HEADER.size + length
+        *_, length = wire.HEADER.unpack_from(answer, start)
+        stop = start + wire.HEADER.size + length
         if stop > len(answer):
             raise TruncatedError("an answer ends within a frame")
         yield answer if stop - start == len(answer) else answer[start:stop]

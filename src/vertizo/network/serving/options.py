@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -41,14 +42,10 @@ def _address(value: str, info: ValidationInfo, *, reached: bool = False) -> str:
     return value
 
 
-def _server_address(value: str, info: ValidationInfo) -> str:
-    return _address(value, info, reached=True)
-
-
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
 """An address to listen at."""
-ServerAddress = Annotated[str, AfterValidator(_server_address)]
+ServerAddress = Annotated[str, AfterValidator(partial(_address, reached=True))]
 """An address to connect to."""
 
 

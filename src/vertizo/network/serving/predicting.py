@@ -92,13 +92,11 @@ class PredictingService(MemberService):
         notice: Callable[[str], None] = lambda line: None,
         head: Head | None = None,
     ) -> None:
-        served = config.federation
-        super().__init__(served, notice)
+        super().__init__(config.federation, notice)
         model = LabelHolderModel(config, head)
         self._model, self.records, self.run = model, records, model.job
         self.privacy, self.task, self.class_names = model.privacy, model.task, model.class_names
         self.head = model.head
-        self._federation = served.name
         own = None if model.own is None else records.features(model.own)
         for line in [] if model.own is None else records.notes(model.own):
             notice(line)
@@ -151,7 +149,8 @@ class PredictingService(MemberService):
             return
         ask = frames.decode(frame)
         if isinstance(ask, Hello):
-            self._greet(client, ask)
+            self._meet(client, ask)
+            self._answer(client, terms_of(self._model.job, self.members, client))
         elif isinstance(ask, Ready):
             self._check(client, ask)
             self._ready.add(client)
@@ -160,10 +159,6 @@ class PredictingService(MemberService):
                 self._sent.add(client)
         else:
             raise MalformedError(f"a {type(ask).__name__}, which is no ask here")
-
-    def _greet(self, client: int, hello: Hello) -> None:
-        self._meet(client, hello, self._federation)
-        self._answer(client, terms_of(self._model.job, self.members, client))
 
     def _check(self, client: int, ready: Ready) -> None:
         name, rows = self.members[client], len(self.records.keys)

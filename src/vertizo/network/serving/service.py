@@ -28,9 +28,8 @@ from vertizo.core.text.messages import Alarm
 from vertizo.core.version import VERSION
 from vertizo.network.serving import frames
 from vertizo.network.serving.options import ServeOptions
-from vertizo.network.serving.terms import check_hello
 from vertizo.network.transport.base import Answer, Rest
-from vertizo.network.transport.versions import named
+from vertizo.network.transport.versions import PROTOCOL, named, unlike
 
 AGAIN_SECONDS = 10.0
 """Seconds for members to ask if the job is over at the start; they retry within a second."""
@@ -52,7 +51,7 @@ class MemberService(ABC):
         self.finished = Event()
         """Set once all is done and every member that is still there was told."""
         self._notice = notice
-        self._patience = served.patience
+        self._federation, self._patience = served.name, served.patience
         self._lock = RLock()
         self._pending: dict[int, Answer] = {}
         self._told: set[int] = set()
@@ -62,10 +61,15 @@ class MemberService(ABC):
         self._met: set[int] = set()
         self._refused = [0] * len(self.members)
 
-    def _meet(self, client: int, hello: frames.Hello, federation: str) -> None:
+    def _meet(self, client: int, hello: frames.Hello) -> None:
         """Check a member's hello; RefusedError if it does not fit. Note another version once."""
-        member = self.members[client]
-        check_hello(hello, federation, member)
+        member, ours = self.members[client], self._federation
+        if hello.protocol != PROTOCOL:
+            raise RefusedError(unlike(member, hello.protocol, hello.version))
+        if hello.federation != ours:
+            raise RefusedError(
+                f"federation.name is {hello.federation!r}; the label holder's is {ours!r}"
+            )
         other = hello.version not in ("", VERSION)
         if other and client not in self._met:
             self._met.add(client)

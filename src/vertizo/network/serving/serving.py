@@ -217,7 +217,7 @@ class FederationService(MemberService):
         self._offer(client)
 
     def _greet(self, client: int, hello: Hello) -> None:
-        self._meet(client, hello, self._served.name)
+        self._meet(client, hello)
         config, trial = self._archive.config, self._served.trial
         terms = frames.Terms(
             job=self.run,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
@@ -18,15 +18,12 @@ from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.sections.optimizer import REGULARIZERS
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.data.datasets.catalog import CATALOG
+from vertizo.data.record_split import ChosenRows
 from vertizo.methods.choice import METHODS
-from vertizo.network.serving.frames import Hello, Terms
+from vertizo.network.serving.frames import Terms
 from vertizo.network.serving.options import JoinConfig
-from vertizo.network.transport.versions import PROTOCOL, unlike
 from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
-
-if TYPE_CHECKING:
-    from vertizo.data.record_split import ChosenRows
 
 LARGEST_DIM = 2**16
 """Most numbers of a member's embedding."""
@@ -50,16 +47,6 @@ KINDS = (
     *(REGULARIZERS, ("frame",)),
 )
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
-
-
-def check_hello(hello: Hello, federation: str, member: str) -> None:
-    """Raise RefusedError unless a member has our protocol version and federation."""
-    if hello.protocol != PROTOCOL:
-        raise RefusedError(unlike(member, hello.protocol, hello.version))
-    if hello.federation != federation:
-        raise RefusedError(
-            f"federation.name is {hello.federation!r}; the label holder's is {federation!r}"
-        )
 
 
 def check_size(member: str, dim: int, others: int, records: int) -> None:
@@ -122,8 +109,6 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
 
 def chosen_rows(terms: Terms) -> ChosenRows | None:
     """The choice of records that train, validate and test; None if the terms leave it out."""
-    from vertizo.data.record_split import ChosenRows
-
     text = json.loads(terms.settings).get("rows")
     return ChosenRows(text) if isinstance(text, str) else None
 

@@ -60,7 +60,10 @@ class LabelHolderModel:
         self.job = folder.run_name()
         self.own: Preprocessing | None = next(iter(preparation.parties.values()), None)
         """The preparation of the label holder's own columns; None if it has none."""
-        self.dims, self._parameters = _dims_and_parameters(folder)
+        state = folder.load("last", "state")["state"]
+        with folder.going_on_from("last"):
+            self.dims = [frames.expect(frame, Ready).embedding_dim for frame in state["ready"]]
+            self._parameters: State = state["course"]["parameters"]
         if summary["model"] == "best":
             self._parameters = folder.load("best", "server")["server"]
 
@@ -150,11 +153,3 @@ def _load(load: Callable[[State], None], parameters: State, problem: str) -> Non
         load(parameters)
     except (KeyError, TypeError, ValueError):
         raise RunError(problem) from None
-
-
-def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
-    """The members' embedding sizes, and the server's last parameters."""
-    state = folder.load("last", "state")["state"]
-    with folder.going_on_from("last"):
-        dims = [frames.expect(frame, Ready).embedding_dim for frame in state["ready"]]
-        return dims, state["course"]["parameters"]

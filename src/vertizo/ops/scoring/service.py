@@ -115,7 +115,7 @@ class ScoringService(MemberService):
     ) -> None:
         super().__init__(config.federation, notice)
         assert config.scoring is not None, "checked before"
-        self._federation, self.model = config.federation.name, model
+        self.model = model
         self._own: Lookup | None = None
         if model.own is not None:
             assert own is not None, "of its own columns"
@@ -258,7 +258,7 @@ class ScoringService(MemberService):
         first, *rest = frames.split(frame)
         ask = frames.decode(first)
         if isinstance(ask, Hello):
-            self._meet(client, ask, self._federation)
+            self._meet(client, ask)
             self._answer(client, terms_of(self.model.job, self.members, client))
             return
         if not isinstance(ask, Ready | Found):
