@@ -130,11 +130,8 @@ class ServerParty(Stateful):
         """Take in one frame of a client and return what to send, and to whom.
 
         A query that was answered before gets the stored answer, computed and charged once. The
-        ``sender``, where the driver knows it, must speak for itself.
-
-        Raises:
-            WireError: not a query, or larger than any this federation needs.
-            RefusedError: not acceptable. Nothing was changed.
+        ``sender``, where the driver knows it, must speak for itself. WireError if it is no query or
+        larger than any this federation needs, RefusedError if not acceptable; nothing is changed.
         """
         found = self.vet(frame, sender)
         return self.take(found) if isinstance(found, Vetted) else found

@@ -57,8 +57,7 @@ class Curve:
     def again(self, points: bytes) -> list[bytes]:
         """Another party's points times this party's secret, in their order.
 
-        Raises:
-            MalformedError: one is not in a point's canonical form, or has a small order.
+        MalformedError if one is not in a point's canonical form, or has a small order.
         """
         return _in_threads(self._again, list(cut(points, POINT)))
 

@@ -185,9 +185,8 @@ class Pieces:
     def take(self, piece: int, points: bytes) -> list[bytes]:
         """Take a piece and return its elements; none if it had come before.
 
-        Raises:
-            MalformedError: it has a wrong length, or is not sorted.
-            ConflictError: it is not the next one, or differs from what it was before.
+        MalformedError for a wrong length or order, ConflictError if it is not the next one or is
+        not what it was before.
         """
         digest = hashlib.sha256(points).digest()
         if piece < self.taken:

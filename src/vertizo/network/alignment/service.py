@@ -129,9 +129,7 @@ class AligningService:
         ``waiting`` is told who is `missing` each ``every`` seconds. After ``patience`` seconds the
         alignment is given up. At the end members have ``grace`` seconds to hear of it and go.
 
-        Raises:
-            DataError: no record is common to all.
-            RunError: the parties do not agree, or not all came in time.
+        DataError if no record is common to all, RunError if the parties do not agree or are late.
         """
         end = math.inf if patience is None else time.monotonic() + patience
         while not self._wait_for(lambda: self._over, min(every, end - time.monotonic())):

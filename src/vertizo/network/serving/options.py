@@ -297,8 +297,7 @@ def is_label_holder(path: Path) -> bool:
 def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
     """Load a label holder's file, with ``key=value`` overrides applied.
 
-    Raises:
-        ConfigError: one line that names the file, the key, its value and what would be right.
+    ConfigError, in one line, names the file, the key, its value and what would be right.
     """
     tree = config_tree.read(path, overrides, None, ExperimentConfig())
     return _validated(tree, path, ServeConfig, overrides)

@@ -76,11 +76,7 @@ class NewRecords:
 class PredictingService(MemberService):
     """The label holder's side of a prediction: collects embeddings, then predicts.
 
-    ``head`` says which of the job's heads predicts; None for that of its figures.
-
-    Raises:
-        RunError: the job is not over or has no such head, or its folder does not fit.
-        DataError: the new records lack a column.
+    ``head`` and errors are as of `LabelHolderModel`; DataError if the new records lack a column.
     """
 
     largest_ask = 2 * UPLOAD_BYTES
@@ -188,11 +184,8 @@ def help_predict(
 ) -> int:
     """Take part as a member: embed new records for the label holder; return their number.
 
-    ``notice`` gets lines for people, ``progress`` the share that is sent.
-
-    Raises:
-        RunError: the job is not over here, or the label holder refuses.
-        DataError: the records lack a column.
+    ``notice`` gets lines for people, ``progress`` the share that is sent. RunError if the job is
+    not over here or the label holder refuses, DataError if the records lack a column.
     """
     model = MemberModel(config.federation.folder)
     features = records.features(model.preparation)

@@ -54,8 +54,7 @@ SMALL, LARGEST = 32 * 2**20, 256 * 2**20
 def root_of(folder: Path) -> Stream:
     """The root of a party's randomness: drawn by the operating system once, then kept on disk.
 
-    Raises:
-        RunError: the file cannot be read or written, or is not what was written.
+    RunError if the file cannot be read or written, or is not what was written.
     """
     path = folder / "secret.key"
     try:

@@ -70,9 +70,7 @@ def check_size(member: str, dim: int, others: int, records: int) -> None:
 def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     """Check terms; return the experiment to take part in, with the member's own model if any.
 
-    Raises:
-        WireError: the terms are no configuration.
-        ConfigError: the member does not agree; names the key.
+    WireError if they are no configuration; ConfigError names the key that the member refuses.
     """
     try:
         proposed = json.loads(terms.settings)

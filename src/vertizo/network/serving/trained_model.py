@@ -32,10 +32,8 @@ REPLACED = Stream.from_seed(0)
 class LabelHolderModel:
     """The label holder's part of a trained federation.
 
-    ``head`` says which of the job's heads predicts; None for that of its figures.
-
-    Raises:
-        RunError: the job is not over, has no such head, or was not about a table.
+    ``head`` says which of the job's heads predicts; None for that of its figures. RunError if the
+    job is not over, has no such head, or was not about a table.
     """
 
     def __init__(self, config: ServeConfig, head: Head | None = None) -> None:

@@ -21,9 +21,7 @@ def parsed(text: str, *, reached: bool) -> tuple[str, int]:
     """Split an address into its host, without brackets, and its port.
 
     Port 0 (any free port) is allowed for listening only; not for an address to be ``reached``.
-
-    Raises:
-        ValueError: one line that names the address and what would be right.
+    ValueError, in one line, names the address and what would be right.
     """
 
     def no(advice: str) -> ValueError:

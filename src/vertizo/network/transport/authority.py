@@ -69,10 +69,8 @@ def issue(
 
     An existing authority is used again; an existing party's folder is never overwritten. Members
     reach the server under ``hosts``, or, without any, on this machine alone. With ``server`` None
-    only members' certificates are made.
-
-    Raises:
-        ConfigError: a name is invalid or taken, or the authority cannot be used.
+    only members' certificates are made. ConfigError if a name is invalid or taken, or the authority
+    cannot be used.
     """
     now = datetime.now(UTC) if now is None else now
     names = [*([] if server is None else [server]), *members]

@@ -50,8 +50,7 @@ class Channel(Protocol):
     def ask(self, frame: bytes) -> bytes:
         """Send an ask, repeat it until it is answered, and return the answer.
 
-        Raises:
-            RunError: the ask is refused for good, or nobody answered for longer than agreed.
+        RunError if the ask is refused for good, or nobody answered for longer than agreed.
         """
 
     def close(self) -> None:

@@ -53,9 +53,8 @@ class Credentials:
     def load(cls, folder: Path) -> Credentials:
         """Load a folder made by ``vertizo certs``, or a start-up kit of NVIDIA FLARE.
 
-        Raises:
-            ConfigError: a file is missing, is no PEM, or does not go with the others; or the
-                certificate does not hold today.
+        ConfigError if a file is missing, is no PEM, or does not go with the others; or if the
+        certificate does not hold today.
         """
         files = files_of(folder)
         authority, certificate, key = map(read, files)
@@ -90,11 +89,7 @@ class Credentials:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Find the files of authority, certificate and key, in any of `LAYOUTS`.
-
-    Raises:
-        ConfigError: the folder or one of the files is missing.
-    """
+    """Find authority, certificate and key in any of `LAYOUTS`; ConfigError if one is missing."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name the one with {CERTIFICATE} and {KEY}")
     for place in (folder, folder / "startup"):
@@ -131,10 +126,9 @@ def certificates(file: Path, pem: bytes) -> list[Certificate]:
 
 
 def private_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> PrivateKeyTypes:
-    """Parse the private key of a certificate.
+    """Parse the private key of the certificate in the file ``of``.
 
-    Raises:
-        ConfigError: the key is encrypted, is no key, or belongs to another certificate than ``of``.
+    ConfigError if it is encrypted, is no key, or belongs to another certificate.
     """
     try:
         key = load_pem_private_key(pem, None)
@@ -152,10 +146,7 @@ def path_to(
 ) -> list[Certificate]:
     """Build the chain of certificates from the party's own up to a trusted authority's.
 
-    ``files`` are the authority's file and the party's, for the message.
-
-    Raises:
-        ConfigError: no chain leads to a trusted authority.
+    ConfigError if no chain leads there; it names ``files``, the authority's and the party's.
     """
     path, others = chain[:1], chain[1:]
     while True:

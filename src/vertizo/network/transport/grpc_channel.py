@@ -173,12 +173,7 @@ class GrpcChannel:
         self._heard = time.monotonic()
 
     def ask(self, frame: bytes) -> bytes:
-        """Send an ask, repeat it until it is answered, and return the answer.
-
-        Raises:
-            RunError: the ask is refused for good, nobody answered for ``patience`` seconds, or
-                `close` was called.
-        """
+        """See `Channel.ask`; RunError as well once `close` was called."""
         grpc = grpc_module()
         failures = 0
         while not self._closed.is_set():

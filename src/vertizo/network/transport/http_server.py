@@ -197,11 +197,8 @@ def http_at(
 ) -> Iterator[int]:
     """Serve an ASGI application at an address in a thread, inside a ``with``; yield the port.
 
-    ``key`` is the configuration's name of the address, for messages.
-
-    Raises:
-        RunError: the address cannot be bound.
-        ConfigError: the certificate cannot be used.
+    ``key`` is the configuration's name of the address, for messages. RunError if the address cannot
+    be bound, ConfigError if the certificate cannot be used.
     """
     configured = uvicorn.Config(
         _Timed(app, limits),

@@ -49,14 +49,10 @@ def sign(content: bytes, by: Credentials) -> bytes:
 def verify(
     content: bytes, signature: bytes, certificate: Path, authority: Path, when: datetime
 ) -> Signed:
-    """Verify a signature, and return who made it.
+    """Verify the signature of some content, and return who made it.
 
-    Args:
-        content: the content that was signed.
-        signature: its signature.
-        certificate: PEM file of the party's certificate, and of those between it and the authority.
-        authority: PEM file of the authority that the reader trusts.
-        when: date of the statement; the certificates must have been valid then.
+    ``certificate`` is the PEM file of the party's certificate and of those between it and that of
+    ``authority``, whom the reader trusts; all must have been valid ``when`` the statement was made.
 
     Raises:
         ConfigError: a file is no certificate, was not valid then, or is not the authority's.
