@@ -36,14 +36,9 @@ class Uploads(Stateful):
         check_values(who, upload.embeddings, (1, upload.ids.numel(), dim), self.bound, Watch())
 
     def take_in(self, upload: Upload, rows: int, *, keep: bool) -> bool:
-        """Count a piece that was checked, and keep it unless the table does.
-
-        Returns whether any of its rows was missing.
-        """
+        """Count a checked piece, and keep it if asked to; return whether any row was missing."""
         client, purpose = upload.client, upload.purpose
-        there = self._there.get((client, purpose))
-        if there is None:
-            there = self._there[client, purpose] = torch.zeros(rows, dtype=torch.bool)
+        there = self._there.setdefault((client, purpose), torch.zeros(rows, dtype=torch.bool))
         is_new = not bool(there[upload.ids].all())
         there[upload.ids] = True
         if keep:
@@ -59,10 +54,7 @@ class Uploads(Stateful):
         return there is not None and bool(there.all())
 
     def take(self, purpose: Purpose) -> Tensor:
-        """Return all clients' embeddings of a partition, [rows, Σ d_h], and forget them.
-
-        RefusedError where some are missing.
-        """
+        """Take out a partition's embeddings, [rows, Σ d_h]; RefusedError where some are missing."""
         rows = self._rows.get(purpose)
         if rows is None or bool(rows.isnan().any()):
             raise RefusedError(f"some client has not uploaded its {purpose} embeddings")

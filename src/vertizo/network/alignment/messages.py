@@ -256,10 +256,7 @@ class MemberSet:
             raise MalformedError("two of its own elements are one record")
 
     def finish(self) -> None:
-        """Note that everything was sent.
-
-        ConflictError if pieces are missing, MalformedError if an element came twice.
-        """
+        """Note that all was sent; ConflictError if pieces lack, MalformedError if one is twice."""
         if self.waits:
             return
         own, raised = self.own, self.raised

@@ -229,10 +229,7 @@ def split(answer: bytes) -> Iterator[bytes]:
 
 
 def expect(answer: bytes, *expected: type[Frame]) -> Any:
-    """Decode an answer of one frame of an expected type.
-
-    RunError for a refusal, WireError for anything else.
-    """
+    """Decode an answer of an expected type; RunError for a refusal, WireError for anything else."""
     found = decode(answer)
     if isinstance(found, Refusal):
         raise RunError(f"the label holder refused: {found.words}")
@@ -242,10 +239,7 @@ def expect(answer: bytes, *expected: type[Frame]) -> Any:
 
 
 def greet(ask: Callable[[bytes], bytes], federation: str) -> Terms:
-    """Send a hello; return the label holder's terms, not yet accepted.
-
-    RunError if the label holder refuses.
-    """
+    """Send a hello; return the label holder's terms, not yet accepted, or raise RunError."""
     terms: Terms = expect(ask(encode(Hello(PROTOCOL, federation, VERSION))), Terms)
     return terms
 

@@ -93,24 +93,21 @@ def choice_seed(config: ExperimentConfig, *, trial: bool) -> int:
 def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
     """Load the label holder's records; ConfigError or DataError names key, file or column."""
     stream = choice_of(choice_seed(config, trial=served.trial))
-    if config.data.name == "table":
-        choice = party_table.Choice(
-            stream, config.data.validation, config.data.test, config.data.limit
-        )
-        parts = party_table.labels(config.data, choice, served.members, served.name)
-        data, fingerprint, told = parts
+    given, members = config.data, served.members
+    if given.name == "table":
+        choice = party_table.Choice(stream, given.validation, given.test, given.limit)
+        data, fingerprint, told = party_table.labels(given, choice, members, served.name)
     else:
-        whole = prepare(config.data, stream)
-        if len(whole.parties) != len(served.members):
+        whole = prepare(given, stream)
+        if len(whole.parties) != len(members):
             raise ConfigError(
-                f"data.name {config.data.name!r} is cut between {len(whole.parties)} clients but "
-                f"federation.members names {len(served.members)}"
+                f"data.name {given.name!r} is cut between {len(whole.parties)} clients but "
+                f"federation.members names {len(members)}"
             )
-        data, fingerprint = party_table.without_features(whole, served.members), b""
-        told = None
+        data, fingerprint, told = party_table.without_features(whole, members), b"", None
     data = label_checks.noted(config, data)
     check_sizes(complete(config, data), data.records)
-    config.method.check(len(served.members))
+    config.method.check(len(members))
     return Records(data, fingerprint, told)
 
 

@@ -111,24 +111,21 @@ class Member(Stateful):
         self._folder = ClientFolder(self._options.folder)
         self._store = Store(self._options.folder, sync=self._options.sync)
         self._slot = Slot(self._options.folder / "query", sync=self._options.sync)
-        self._exit = ExitStack()
         self._sent = self._received = 0
         self._announced: bytes | None = None
         self._going = False
 
     def __enter__(self) -> Self:
-        try:
-            self._exit.enter_context(self._folder.locked())
+        with ExitStack() as stack:
+            stack.enter_context(self._folder.locked())
+            stack.callback(self._store.close)
+            stack.callback(self._slot.close)
             with frames.understood():
                 self._open()
-        except BaseException:
-            self._exit.close()
-            raise
+            self._exit = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._store.close()
-        self._slot.close()
         self._exit.close()
 
     # Joining.

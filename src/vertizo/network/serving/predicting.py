@@ -112,10 +112,7 @@ class PredictingService(MemberService):
         return len(self._sent) == len(self.members)
 
     def logits(self) -> Tensor:
-        """Logits of the new records in the order of keys, [records, outputs].
-
-        RefusedError before all embeddings are there.
-        """
+        """Logits [records, outputs] in the order of keys; RefusedError if embeddings lack."""
         return logits_of(self._party, self._model.raw_head, self._model.name)
 
     def _refuse(self, client: int, words: str) -> None:

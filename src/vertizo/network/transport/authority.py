@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -200,17 +199,15 @@ def _store(folder: Path, name: str, files: dict[str, bytes]) -> Path:
     """Write a party's folder atomically; only the owner may read the key file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
-        try:
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as place:
+            draft = Path(place) / name
+            draft.mkdir(mode=0o700)
             for file, content in files.items():
                 mode = 0o600 if file == KEY else 0o644
                 descriptor = os.open(draft / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
                 with os.fdopen(descriptor, "wb") as opened:
                     opened.write(content)
             draft.rename(folder / name)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
     except OSError as error:
         raise ConfigError(f"{folder / name} cannot be written: {error.strerror}") from None
     return folder / name
