@@ -8,6 +8,6 @@ and checkpoint), `options.py` (configurations). Predictions: `predicting.py`, `t
 A field of a frame changes together with ``PROTOCOL`` (`network/transport/versions.py`). What never
 changes: a query is in the journal before it is acted on, and charged before its reply leaves; a
 process that is killed at any moment computes the same state again, and sends stored replies as they
-were; terms
-load no code and no file at a member; members are told of the end before a raw head is fitted.
+were; terms load no code and no file at a member; members are told of the end before a raw head is
+fitted.
 """

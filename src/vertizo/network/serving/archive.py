@@ -50,10 +50,8 @@ STATE = "course"
 class KeyedBytes:
     """A source of bytes that nobody without the key can foresee: AES-256 in counter mode.
 
-    A killed server computes again what it had computed since its checkpoint, noise included, so
-    that nothing is released a second time with other noise. For that it keeps the key of the noise
-    with the checkpoint, and each checkpoint takes a new key: no key is ever used for two different
-    courses of events.
+    A killed server makes the same noise again, so that nothing is released a second time with other
+    noise; and since each checkpoint takes a new key, none is used for two courses of events.
 
     >>> source = KeyedBytes(bytes(32))
     >>> first = source(5)

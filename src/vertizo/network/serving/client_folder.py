@@ -40,7 +40,7 @@ class ClientFolder:
     """Reads and writes one member's files."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._terms = path, path / "checkpoints" / "terms"
         self._files = RunFolder(path)
 
     @contextmanager
@@ -78,9 +78,8 @@ class ClientFolder:
         files: Iterable[Path | None] = (),
     ) -> None:
         """Write what is known at the start; RunError if the folder has something else already."""
-        known = self.path / "checkpoints" / "terms"
         if self._read("job") is not None:
-            if self.settings() != settings or checkpoint.kept(known) != frames.encode(terms):
+            if self.settings() != settings or checkpoint.kept(self._terms) != frames.encode(terms):
                 raise RunError(
                     f"{self.path}: the label holder's terms, or this party's own model, are not "
                     "those that the job began with"
@@ -92,7 +91,7 @@ class ClientFolder:
         self._prepare(preparation)
         begun = json.dumps(provenance.begun(files))
         checkpoint.keep(self.path / provenance.NAME, begun.encode())
-        checkpoint.keep(known, frames.encode(terms))
+        checkpoint.keep(self._terms, frames.encode(terms))
         checkpoint.keep(self.path / "job", f"{terms.job} {terms.index}".encode())
 
     def _prepare(self, preparation: Preprocessing | None) -> None:
@@ -120,12 +119,11 @@ class ClientFolder:
 
     def terms(self) -> Terms:
         """The terms as the label holder sent them; RunError if missing or damaged."""
-        path = self.path / "checkpoints" / "terms"
-        content = checkpoint.kept(path)
+        content = checkpoint.kept(self._terms)
         try:
             terms: Terms = frames.expect(content, Terms)
         except WireError as error:
-            raise RunError(f"{path} is damaged: {error}") from None
+            raise RunError(f"{self._terms} is damaged: {error}") from None
         return terms
 
     def settings(self) -> ExperimentConfig:

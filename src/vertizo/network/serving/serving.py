@@ -1,10 +1,8 @@
 """The label holder's side of a job: a service that members ask.
 
 It holds the server party, keeps on disk what a restart needs, and knows nothing of sockets: the
-transport vouches for who asks. Everything happens inside one lock, one ask at a time. A query is in
-the journal before it is acted on; its reply is charged to the ledger before it leaves. So the
-process may be killed at any moment and started again: it computes the same state, to the last bit,
-and members without an answer ask again.
+transport vouches for who asks. Everything happens inside one lock, one ask at a time. Members that
+were not answered, since the process was killed, ask again.
 
 The phases of a job are those of `vertizo.run.loop.job_state`; before and after them, the service:
 

@@ -53,7 +53,7 @@ class TopK(Options):
     def places_size(self, shape: tuple[int, ...]) -> int:
         """Bytes of the places."""
         rows, columns = rows_of(shape)
-        kept = self.kept(shape)[-1] if math.prod(shape) else columns
+        kept = self.kept(shape)[-1]  # all of an empty array
         if kept == columns:
             return 0
         return packed_size(rows * min(columns, kept * _width(columns)), 1)
