@@ -120,7 +120,6 @@ class Vetted:
     query: Query
     """The query as it is worked on: mended, and with the tangents that it left out."""
     frame: Frame
-    """Its frame, as it came."""
     full: Frame | None = None
     """The frame of the earlier query whose tangents this one left out; None if it has its own."""
 

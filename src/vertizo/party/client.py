@@ -77,7 +77,6 @@ class ClientParty(Stateful):
     received: Received | None = None
     """The embeddings that the server has of each record, for error feedback; None without it."""
     encode: wire.Encode = wire.encode
-    """Makes frames of messages."""
     known: bool = False
     """Whether the server knows ``batches`` as well (in synchronous rounds they are its own), so
     that a number stands for a batch's IDs."""

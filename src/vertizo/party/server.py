@@ -96,7 +96,6 @@ class ServerParty(Stateful):
     noises: Sequence[NoiseSource] = ()
     """Its sources of noise, which draw ahead."""
     encode: wire.Encode = wire.encode
-    """Makes frames of messages."""
     known: Sequence[Batches] = ()
     """Each client's order of records, where it is known; empty where IDs are sent."""
     private_labels: LabelMaker | None = None

@@ -57,7 +57,6 @@ class EmbeddingTable(Stateful):
         self._start = [sum(dims[:client]) for client in range(len(dims))]
         self._last = np.empty((0, sum(dims)), np.float32)
         self.is_on_card = arrays.is_card(self.device)
-        """Whether it is on a card, and not in memory or a file."""
         self.values = self._zeros(records, sum(dims), torch.float32)
         self.refreshed = self._zeros(records, len(dims), torch.int32)
         """The round in which each entry was stored, [records, clients]."""

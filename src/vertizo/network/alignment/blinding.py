@@ -28,10 +28,8 @@ PIECE = 8192
 """Points or hashes in one frame: 0.3 MB, and less than a second's work."""
 PRIME = 2**255 - 19
 """The field's prime; coordinates are numbers below it."""
-PROBE, PROBED = (
-    bytes(range(32)),
-    bytes.fromhex("8bf0cd9505b0759033b751b0b27f3e8407f3d8f351bbc3efcd43bc9de3c4f602"),
-)
+PROBE = bytes(range(32))
+PROBED = bytes.fromhex("8bf0cd9505b0759033b751b0b27f3e8407f3d8f351bbc3efcd43bc9de3c4f602")
 """A hash and its point, to test libsodium: with another map, nothing would be in common."""
 CHUNK = 512
 """Points that a thread works on at a time; libsodium runs without Python's lock."""

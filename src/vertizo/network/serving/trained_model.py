@@ -47,12 +47,10 @@ class LabelHolderModel:
         if head == "private" and folder.config().is_label_free:
             raise RunError(f"{self.name} trains nothing but its raw head; predict with --head raw")
         self.head: Head = head or folder.config().predicts_by
-        """The head that predicts."""
         self.raw_head = raw_head_of(folder, folder.config()) if self.head == "raw" else None
         if (preparation := folder.preparation()) is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.privacy = summary["privacy"]
-        """The section ``privacy`` of the job's summary."""
         self.task: Task = preparation.task
         self.class_names = preparation.class_names
         self.job = folder.run_name()

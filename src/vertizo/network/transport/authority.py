@@ -45,10 +45,9 @@ THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate that was just issued."""
+    """A certificate that was just issued to the party of that name."""
 
     name: str
-    """The party's name."""
     hosts: tuple[str, ...]
     """Host names and IP addresses that the party may serve under; empty for a member."""
     expires: datetime
