@@ -47,7 +47,7 @@ class Augmentation:
 
 
 class Batches:
-    """The batches of one owner of D records, by its own stream: B each, or fewer in the last."""
+    """One owner's batches of D records, by its own stream: B each, or fewer in an epoch's last."""
 
     def __init__(self, records: int, size: int, stream: Stream) -> None:
         self.records, self.size, self._stream = records, size, stream

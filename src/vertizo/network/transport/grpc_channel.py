@@ -179,7 +179,7 @@ class GrpcChannel:
         while not self._closed.is_set():
             try:
                 if self._stream is None:
-                    self._stream = self._opened()
+                    self._stream = self._open()
                 answer = self._stream.ask(frame)
             except BrokenStreamError as error:
                 self._drop()
@@ -219,8 +219,8 @@ class GrpcChannel:
         self._closed.set()
         self._drop()
 
-    def _opened(self) -> Stream:
-        """A new connection with its stream."""
+    def _open(self) -> Stream:
+        """Open a connection, and its stream."""
         grpc, shown = grpc_module(), self.credentials
         tls = grpc.ssl_channel_credentials(shown.authority, shown.key, shown.certificate)
         channel = grpc.secure_channel(self._server, tls, options=self._options)
