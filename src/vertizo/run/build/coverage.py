@@ -69,7 +69,17 @@ def statement_of(
     model computes a record's embedding from other records too. ``served``: clients are other
     parties, who choose their models.
     """
-    statement = _statement_of(config, data, server, noise, models_mix=models_mix, served=served)
+    if config.is_label_free:
+        covers = _covers(config, data, models_mix=False)
+        statement = label_free.statement(data.records, covers).assuming(_of_data(config))
+        if data.fitted_labels:
+            statement = statement.without_guarantee(label_free.FITTED)
+    else:
+        statement = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
+        if statement.is_bounded and (words := uncounted(config, data)):
+            statement = replace(statement, words=f"{statement.words} {words}")
+        if statement.is_bounded and (persons := persons_of(config, data)) is not None:
+            statement = of_person(statement, server.side.plan.releases, persons)
     if config.data.stratify:
         statement = statement.without_guarantee(f"No privacy guarantee for labels: {STRATIFIED}")
         if noise is not None:
@@ -87,28 +97,6 @@ def by_time(column: str) -> str:
         f"Which records test, validate and train follows from the column {column!r} (data.time): "
         "every party learns which are the newest, and that is not covered."
     )
-
-
-def _statement_of(
-    config: ExperimentConfig,
-    data: VerticalData,
-    server: ServerParty,
-    noise: EmbeddingStatement | None,
-    *,
-    models_mix: bool,
-    served: bool,
-) -> Statement:
-    if config.is_label_free:
-        covers = _covers(config, data, models_mix=False)
-        found = label_free.statement(data.records, covers).assuming(_of_data(config))
-        return found.without_guarantee(label_free.FITTED) if data.fitted_labels else found
-    found = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
-    if not found.is_bounded:
-        return found
-    if words := uncounted(config, data):
-        found = replace(found, words=f"{found.words} {words}")
-    persons = persons_of(config, data)
-    return found if persons is None else of_person(found, server.side.plan.releases, persons)
 
 
 def _of_record(
@@ -177,42 +165,28 @@ def assumptions(
     Methods, data sets and the server's models decide about everything that is covered; a client's
     model and codec decide about features alone.
     """
+    client, server, method, up = config.client, config.server, config.method.name, config.codecs.up
     features = FEATURES in covers
-    named = (
-        ("method", config.method.name, METHODS, True, METHOD_HOLDS),
-        ("codecs.up", config.codecs.up.name, CODECS, features, CODEC_HOLDS),
-    )
+    of_client = features and not served
     models = (
-        *(("client.model", model, features and not served) for model in config.client.every_model),
-        ("server.encoder", config.server.encoder, data.own is not None and config.server.reads_own),
-        ("server.model", config.server.model, True),
+        *(("client.model", model, of_client) for model in client.every_model),
+        ("server.encoder", server.encoder, data.own is not None and server.reads_own),
+        ("server.model", server.model, True),
     )
-    things = tuple(
-        f"{key} ({name}) {holds}"
-        for key, name, ours, decides, holds in named
-        if decides and name not in ours
+    regularizers = (
+        ("client.optimizer.regularizer", client.optimizer.regularizer, of_client),
+        ("server.optimizer.regularizer", server.optimizer.regularizer, server.update != "none"),
     )
+    things = [] if method in METHODS else [f"method ({method}) {METHOD_HOLDS}"]
+    if features and up.name not in CODECS:
+        things.append(f"codecs.up ({up.name}) {CODEC_HOLDS}")
     things += _of_data(config)
-    things += tuple(
-        f"{key} ({getattr(model, 'path', model.name)}) {MODEL_HOLDS}"
-        for key, model, decides in models
-        if decides and isinstance(model, Foreign)
-    )
-    things += tuple(
-        f"{key} ({given.path}) {REGULARIZER_HOLDS}"
-        for key, given, decides in (
-            (
-                "client.optimizer.regularizer",
-                config.client.optimizer.regularizer,
-                features and not served,
-            ),
-            (
-                "server.optimizer.regularizer",
-                config.server.optimizer.regularizer,
-                config.server.update != "none",
-            ),
-        )
-        if decides and isinstance(given, GivenConfig)
-    )
-    things = tuple(dict.fromkeys(things))
-    return (*things, MEMBERS_OWN) if features and served else things
+    for key, model, decides in models:
+        if decides and isinstance(model, Foreign):
+            things.append(f"{key} ({getattr(model, 'path', model.name)}) {MODEL_HOLDS}")
+    for key, given, decides in regularizers:
+        if decides and isinstance(given, GivenConfig):
+            things.append(f"{key} ({given.path}) {REGULARIZER_HOLDS}")
+    if features and served:
+        things.append(MEMBERS_OWN)
+    return tuple(dict.fromkeys(things))
