@@ -225,9 +225,9 @@ TABLE = r'''
 +step = (words[1] % np.uint64(self.classes)).astype(np.int64)
 
 # fitted-scale-not-refused: an ε is stated though the scale of the labels was read off them
-@ run/build/privacy.py run/test_build_privacy.py run/test_own_features.py
--        if data.fitted_labels:
-+        if data.fitted_labels and data.class_names is not None:
+@ run/build/labels.py run/test_build_privacy.py run/test_own_features.py
+-    if not data.fitted_labels:
++    if not data.fitted_labels or data.class_names is None:
 
 # raw-training-not-refused: an ε is stated though the server trains on raw labels by losses
 @ config/schema.py config/test_refusals.py run/test_build_privacy.py

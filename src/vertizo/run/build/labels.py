@@ -28,7 +28,6 @@ from vertizo.privacy.labels.private_labels import (
 from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.noise.secure import SecureNoise
-from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build.record_identity import names_of, records_name
 
 MARGIN = 1e-6
@@ -55,13 +54,7 @@ class PrivateLabels(LabelMaker):
                 f"privacy.mechanism {privacy.mechanism!r} is for classes but {data.name} is a "
                 "regression; use 'gaussian'"
             )
-        if data.fitted_labels:
-            listed = json.dumps(data.class_names, ensure_ascii=False)
-            raise ConfigError(
-                f"privacy.epsilon is {privacy.epsilon} but the classes of {data.name} are read off "
-                f"its labels, so that no ε would hold; give data.classes (these are {listed}), "
-                "provided that everybody knows them without this file"
-            )
+        check_public(privacy.epsilon, data)
         self._seeded = privacy.noise == "seeded"
         self._epsilon = privacy.epsilon * (1 - MARGIN)
         self._file: LabelFile | None = None
@@ -164,17 +157,18 @@ class PrivateLabels(LabelMaker):
         return self._file.labels(lambda: self.maker.make(labels, rows), self.paid)
 
 
-def private_labels(
-    config: ExperimentConfig,
-    data: VerticalData,
-    secrets: Stream,
-    random_bytes: RandomBytes,
-    kept: Path | None,
-) -> PrivateLabels | None:
-    """Set up a run's private labels; None if training reads the raw ones."""
-    if config.privacy.mechanism not in ON_LABELS:
-        return None
-    return PrivateLabels(config, data, secrets, random_bytes, kept)
+def check_public(epsilon: float, data: VerticalData) -> None:
+    """Raise ConfigError if the classes or the scale of the labels are read off the labels."""
+    if not data.fitted_labels:
+        return
+    what, give = "scale of the labels", "data.label_range: [lowest, highest]"
+    if data.class_names is not None:
+        listed = json.dumps(data.class_names, ensure_ascii=False)
+        what, give = "classes", f"data.classes (these are {listed})"
+    raise ConfigError(
+        f"privacy.epsilon is {epsilon} but the {what} of {data.name} are read off its labels, so "
+        f"that no ε would hold; give {give}, provided that everybody knows them without this file"
+    )
 
 
 def are_protected(config: ExperimentConfig) -> bool:

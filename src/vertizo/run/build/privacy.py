@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -11,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
@@ -27,11 +25,11 @@ from vertizo.privacy.ledger.base import Ledger, MemoryLedger
 from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.noise.secure import SecureNoise, grid_for
-from vertizo.privacy.options import MECHANISMS
+from vertizo.privacy.options import MECHANISMS, ON_LABELS
 from vertizo.privacy.plan import ClippedGaussian, ClippedOnly, NoPrivacy, Plan
 from vertizo.run.build import data_defaults
 from vertizo.run.build import optimizers as build_optimizers
-from vertizo.run.build.labels import PrivateLabels, private_labels
+from vertizo.run.build.labels import MARGIN, PrivateLabels, check_public
 from vertizo.run.build.schedule import planned_rounds
 from vertizo.zeroth_order.card_directions import directions_of
 
@@ -103,7 +101,9 @@ class Protection:
     def labels(self) -> PrivateLabels | None:
         """The private labels that training reads in place of raw ones; None if it reads these."""
         config, data, kept = self.config, self.data, self.label_file
-        return private_labels(config, data, self._secrets, self.random_bytes, kept)
+        if config.privacy.mechanism not in ON_LABELS:
+            return None
+        return PrivateLabels(config, data, self._secrets, self.random_bytes, kept)
 
     def plan(self) -> Plan:
         """Make the privacy plan, through which all replies pass."""
@@ -232,16 +232,7 @@ class Protection:
             server = privacy.server_noise_std
             return privacy.noise_std / privacy.clip, server and server / config.server.clip
         assert privacy.epsilon is not None
-        if data.fitted_labels:
-            what, give = "scale of the labels", "data.label_range: [lowest, highest]"
-            if data.class_names is not None:
-                listed = json.dumps(data.class_names, ensure_ascii=False)
-                what, give = "classes", f"data.classes (these are {listed})"
-            raise ConfigError(
-                f"privacy.epsilon is {privacy.epsilon} but the {what} of {data.name} are read off "
-                f"its labels, so that no ε would hold; give {give}, provided that everybody knows "
-                "them without this file"
-            )
+        check_public(privacy.epsilon, data)
         if privacy.accounting == "published":
             mu, sampling = mu_of(privacy.epsilon, privacy.delta), config.batch_size / data.records
             sigma = published_noise_std(privacy.clip, mu, self._published_rounds, sampling)
@@ -249,7 +240,7 @@ class Protection:
         noised, secret = config.server.update in PRIVATE, self._is_secret
         share = privacy.server_share if privacy.server_share is not None else 0.5
         calibrated = guarantee.calibrate(
-            privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
+            privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - MARGIN),
             privacy.delta,
             clients=len(data.parties),
             queries=config.epochs,
@@ -331,7 +322,3 @@ class Protection:
             if seeded
             else private.SystemSampler(self.random_bytes),
         )
-
-
-GRID_MARGIN = 1e-6
-"""Share of ε kept free for what noise on a grid adds to the accounting."""

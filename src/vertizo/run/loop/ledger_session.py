@@ -24,7 +24,7 @@ from vertizo.privacy.ledger.view import LedgerView
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.build.data_defaults import complete
-from vertizo.run.build.labels import private_labels
+from vertizo.run.build.labels import PrivateLabels
 from vertizo.run.build.privacy import Charge, choice_of
 from vertizo.run.build.record_identity import names_of, records_name
 from vertizo.run.loop.federation import build
@@ -170,9 +170,7 @@ def set_apart(path: Path, config: ExperimentConfig, data: VerticalData, *, furth
     ConfigError or RunError if it cannot be made.
     """
     whole, secrets = complete(config, data), Stream.from_seed(config.seed)
-    labels = private_labels(whole, data, secrets, os.urandom, path)
-    assert labels is not None, "its mechanism makes labels private"
-    labels.set_apart(further=further)
+    PrivateLabels(whole, data, secrets, os.urandom, path).set_apart(further=further)
 
 
 def file_of(folder: Path, config: ExperimentConfig) -> Path | None:
