@@ -97,18 +97,17 @@ def make_client(
     where = placement.where(options, method)
     device = placement.party_device(where)
     front = teaching = None
+    shape = tuple(table.shape[1:])
+    prepared = partial(_prepared, stream, table, cardinalities)
     if config.privacy.mechanism == "teacher":
-        wanted, seed = config.privacy.teacher, stream.child("teacher").seed() % 2**32
-        with models.named("privacy.teacher"):
-            made = preparation(
-                wanted.features or "pca", table, cardinalities, wanted.components, seed
-            )
+        wanted = config.privacy.teacher
+        made = prepared("privacy.teacher", wanted.features or "pca", wanted.components)
         teaching = Padded(made, wanted.components)
     if options.pretrain != "none":
-        front = _prepared(options.pretrain, table, cardinalities, options.components, stream)
+        front = prepared("client.pretrain", options.pretrain, options.components)
     model = models.client_model(
         options.model,
-        tuple(table.shape[1:]),
+        shape,
         root.child("client", index, "model"),
         cardinalities,
         tokens=not table.is_floating_point(),
@@ -120,9 +119,11 @@ def make_client(
     )
     bound = config.server.embedding_bound
     as_prepared = table.is_floating_point() and not isinstance(options.model, FiltersConfig)
-    if config.is_label_free and as_prepared:
-        numbers = model(table[:2]).shape[1]
-        front, model = _label_free(options, table, cardinalities, numbers, stream)
+    if config.is_label_free and as_prepared:  # as many numbers, made by the preparation alone
+        kind: PretrainName = "pca" if options.pretrain == "none" else options.pretrain
+        front = prepared("client.pretrain", kind, model(table[:2]).shape[1])
+        passed_on = MlpConfig(outputs=front.components)
+        model = models.client_model(passed_on, shape, stream.child("model"), front=front)
     dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
     rate = options.optimizer.learning_rate
     if rate is None and options.optimizer.algorithm == "adam":
@@ -168,15 +169,16 @@ def make_client(
 
 
 def _prepared(
-    kind: PretrainName,
+    stream: Stream,
     table: Tensor,
     cardinalities: tuple[int, ...],
+    key: str,
+    kind: PretrainName,
     components: int,
-    stream: Stream,
 ) -> Preparation | FilterMeans:
-    """Make a client's preparation of its features (client.pretrain), which uses no label."""
-    with models.named("client.pretrain"):
-        seed = stream.child("pretrain").seed() % 2**32
+    """Make a client's preparation of its features, which uses no label; errors name ``key``."""
+    with models.named(key):
+        seed = stream.child(key.partition(".")[2]).seed() % 2**32
         return preparation(kind, table, cardinalities, components, seed)
 
 
@@ -191,21 +193,6 @@ def _augmentation(options: ClientConfig, table: Tensor, stream: Stream) -> Augme
             f"{tuple(table.shape[1:])}; it is for images, [channels, height, width]: leave it out"
         )
     return Augmentation(stream.child("augmentation"), options.crop, options.flip)
-
-
-def _label_free(
-    options: ClientConfig,
-    table: Tensor,
-    cardinalities: tuple[int, ...],
-    numbers: int,
-    stream: Stream,
-) -> tuple[Preparation | FilterMeans, Model]:
-    """The preparation and model of a client that uses no label: ``numbers`` of each record."""
-    kind: PretrainName = "pca" if options.pretrain == "none" else options.pretrain
-    front = _prepared(kind, table, cardinalities, numbers, stream)
-    passed_on = MlpConfig(outputs=front.components)
-    shape = tuple(table.shape[1:])
-    return front, models.client_model(passed_on, shape, stream.child("model"), front=front)
 
 
 def _client_optimizer(
