@@ -54,7 +54,7 @@ def optimizer(name: str, algorithm: str, momentum: float, **more: Any) -> Any:
         weight_decay=STRENGTH,
         regularizer=chosen,
     )
-    return build_optimizers.made(options, RATE, 10, **more)
+    return build_optimizers.made(options, RATE, 10, torch.zeros(4), **more)
 
 
 @each("name", KNOWN)

@@ -205,12 +205,12 @@ def _client_optimizer(
         config.client.optimizer,
         rate,
         steps,
+        model.parameters,
         smoothing=getattr(method, "smoothing", SMOOTHING),
         forward=isinstance(method, ForwardDifference),
+        differentiated=method.first_order_client or method.additive,
         key="client.optimizer",
     )
-    first_order = method.first_order_client or method.additive
-    build_optimizers.tried(descent, model.parameters, differentiated=first_order)
     if config.control == "random":
         directions = directions_of(model.parameters, "sphere", stream.child("control"))
         return RandomUpdates(descent, lambda step, norm: Along(directions.draw(step), norm))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -73,11 +73,7 @@ def brought_module(
             module: object = config.module(shape, outputs, **more)
     else:
         words, name = f"{key}.path is {config.path!r}", config.path
-        factory = load_object(f"{key}.path", name)
-        if not callable(factory):
-            raise ConfigError(
-                f"{words}, which is a {type(factory).__name__}; it must make a torch.nn.Module"
-            )
+        factory = callable_at(f"{key}.path", name, "make a torch.nn.Module")
         known = {fact: value for fact, value in facts.items() if value is not None}
         told = _asked_for(factory, known, config.arguments)
         try:
@@ -95,6 +91,15 @@ def brought_module(
     example = torch.zeros((2, *shape), dtype=torch.int64 if tokens else torch.float32)
     with user_code_errors(f"{key}: {name} fails for features of shape {list(shape)}"):
         return materialised(module, example)
+
+
+def callable_at(key: str, path: str, must: str) -> Callable[..., Any]:
+    """What an import path names; ConfigError, which names ``key``, if it cannot be called."""
+    found = load_object(key, path)
+    if not callable(found):
+        raise ConfigError(f"{key} is {path!r}, which is a {type(found).__name__}; it must {must}")
+    function: Callable[..., Any] = found
+    return function
 
 
 def _asked_for(
@@ -149,12 +154,7 @@ def client_model(
                 f"client.device is {where.device!r} but client.model is a plain function, which "
                 "works on arrays of the processor; use 'cpu'"
             )
-        function = load_object("client.model.path", config.path)
-        if not callable(function):
-            raise ConfigError(
-                f"client.model.path is {config.path!r}, which is a {type(function).__name__}; "
-                "it must be a function"
-            )
+        function = callable_at("client.model.path", config.path, "be a function")
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         parameters = torch.from_numpy(initial).to(torch.float32)
         return ArrayModel(function, parameters, recordwise=apart)
@@ -479,19 +479,14 @@ BESIDE = 2**12
 """Bytes of a layer's tensor beside its numbers, mostly for Python objects."""
 
 
-@contextmanager
-def room_for_parameters() -> Iterator[None]:
+def room_for_parameters() -> AbstractContextManager[Any]:
     """Raise MemoryError for a module made inside that is too large for the free memory.
 
     Otherwise the system would end the process. Tensors that layers make by `torch.empty`, as all of
     PyTorch's do, are counted before they are made.
     """
     free = available()
-    if free is None:
-        yield
-        return
-    with _Counted(SHARE * free):
-        yield
+    return nullcontext() if free is None else _Counted(SHARE * free)
 
 
 class _Counted(TorchFunctionMode):

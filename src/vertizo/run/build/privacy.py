@@ -283,25 +283,23 @@ class Protection:
     def update(self) -> ServerUpdate:
         """Make the update that trains the server model; ConfigError if the model forbids it."""
         options, batch_size = self.config.server, self.config.batch_size
-        rate, steps = self.learning_rate, self._update_steps
+        parameters, forward = self.model.parameters, options.update == "forward-difference"
         if options.update == "none":
             return NoUpdate()
         descent = build_optimizers.made(
             options.optimizer,
-            rate,
-            steps,
+            self.learning_rate,
+            self._update_steps,
+            parameters,
             smoothing=options.smoothing,
-            forward=options.update == "forward-difference",
+            forward=forward,
+            differentiated=options.update in ("sgd", "private-sgd", "poisson-dp-sgd"),
             key="server.optimizer",
         )
-        by_gradient = options.update in ("sgd", "private-sgd", "poisson-dp-sgd")
-        build_optimizers.tried(descent, self.model.parameters, differentiated=by_gradient)
         if options.update == "sgd":
             return FirstOrder(descent, batch_size)
-        stream = self.stream.child("directions")
-        directions = directions_of(self.model.parameters, options.directions, stream)
+        directions = directions_of(parameters, options.directions, self.stream.child("directions"))
         if options.update in ("zeroth-order", "forward-difference"):
-            forward = options.update == "forward-difference"
             return ZerothOrder(descent, directions, options.smoothing, batch_size, forward=forward)
         noise = self._server_noise
         assert noise is not None
@@ -311,14 +309,12 @@ class Protection:
             )
         if options.update == "private-sgd":
             return private.PrivateSgd(descent, noise, batch_size)
-        stream, sampling = self._secrets.child("secret samples"), options.secret.sampling
-        seeded = self.config.privacy.noise == "seeded"
+        sampling = options.secret.sampling
+        sampler: private.SeededSampler | private.SystemSampler
+        sampler = private.SystemSampler(self.random_bytes)
+        if self.config.privacy.noise == "seeded":
+            sampler = private.SeededSampler(self._secrets.child("secret samples"))
+        capacity = guarantee.capacity(self.data.records, sampling)
         return private.SecretSgd(
-            descent,
-            noise,
-            sampling=sampling,
-            capacity=guarantee.capacity(self.data.records, sampling),
-            sampler=private.SeededSampler(stream)
-            if seeded
-            else private.SystemSampler(self.random_bytes),
+            descent, noise, sampling=sampling, capacity=capacity, sampler=sampler
         )
