@@ -146,18 +146,14 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
 
 def _teacher(privacy: PrivacyConfig, data: VerticalData) -> TeacherConfig:
     """The options of a teacher, by the shape and number of the records, and ε."""
-    chosen: dict[str, Any] = {}
     options = privacy.teacher
+    features = options.features or ("filters" if data.are_images else "pca")
+    chosen: dict[str, Any] = {"features": features}
     assert privacy.epsilon is not None, "checked"
     if options.kept is None:
         signal = mu_of(privacy.epsilon, privacy.delta) * data.records
         chosen["kept"] = max(LEAST_KEPT, round(KEPT_PER_SIGNAL * signal))
-    if options.features is None:
-        chosen["features"] = "filters" if data.are_images else "pca"
-    if "components" not in options.model_fields_set and "filters" not in (
-        options.features,
-        chosen.get("features"),
-    ):
+    if features != "filters" and "components" not in options.model_fields_set:
         chosen["components"] = max(1, round(TEACHER_NUMBERS / len(data.parties)))
     return options.model_copy(update=chosen)
 
@@ -181,26 +177,22 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
         columns = max(map(math.prod, map(data.shape, range(len(data.features)))), default=0)
-        rule = statistics if method.name == "label-statistic" else tangents
-        count = rule(privacy.epsilon, privacy.delta, data.records, columns)
+        once = method.name == "label-statistic"
+        count = tangents(privacy.epsilon, privacy.delta, data.records, columns, once=once)
         chosen["method"] = method.model_copy(update={"num_directions": count})
     return chosen
 
 
-def tangents(epsilon: float, delta: float, records: int, columns: int = 0) -> int:
+def tangents(
+    epsilon: float, delta: float, records: int, columns: int = 0, *, once: bool = False
+) -> int:
     """K of a tangent query: as many directions as rise above the noise.
 
-    ``columns`` is the number of columns of the widest party, 0 if unknown.
+    ``columns`` is the number of columns of the widest party, 0 if unknown; ``once`` is for a label
+    statistic, which is asked for once.
     """
-    return _directions(TANGENTS, TANGENTS_WIDE, mu_of(epsilon, delta) * records, columns)
-
-
-def statistics(epsilon: float, delta: float, records: int, columns: int = 0) -> int:
-    """K of a label statistic, chosen as `tangents` does."""
-    return _directions(STATISTICS, STATISTICS_WIDE, mu_of(epsilon, delta) * records, columns)
-
-
-def _directions(bounds: tuple[int, int], wide: float, signal: float, columns: int) -> int:
+    bounds, wide = (STATISTICS, STATISTICS_WIDE) if once else (TANGENTS, TANGENTS_WIDE)
+    signal = mu_of(epsilon, delta) * records
     few = _within(bounds, round(TANGENTS_PER_SIGNAL * signal))
     return max(few, min(round(wide * signal), columns // 4))
 

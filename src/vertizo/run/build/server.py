@@ -104,12 +104,16 @@ def make_server(
     orders = [known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
-    classes = of_classes(config.data, data)
+    classes, task = of_classes(config.data, data), data.task
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
     private, plan = protection.labels, protection.plan()
+    if private is not None:
+        task = private.task
+    elif classes is not None and isinstance(task, Classification):
+        task = ClassWeighted(classes, task.positive)
     side = ServerSide(
         method=config.method,
-        model=ServerModel(model, _task(data.task, classes) if private is None else private.task),
+        model=ServerModel(model, task),
         table=table,
         labels=data.labels["train"] if private is None else data.labels["train"][:0],
         plan=plan,
@@ -190,13 +194,6 @@ def _forecast(
     shares = (config.data.class_shares or {}).values()
     rarest = min(shares) if len(shares) == 2 else None
     return forecast.notes(releases, records, config.batch_size, parameters, rarest)
-
-
-def _task(task: Task, classes: Tensor | None) -> Task:
-    """The task on raw labels; its classes have these weights, if there are any."""
-    if classes is None or not isinstance(task, Classification):
-        return task
-    return ClassWeighted(classes, task.positive)
 
 
 def _final_head(
