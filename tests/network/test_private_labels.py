@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from tests.network.test_faults import run_house
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.serving.job import charged_data
+from vertizo.network.serving.job import budget_for_jobs, charged_data
 from vertizo.network.serving.options import ServeConfig
 from vertizo.network.serving.serving import FederationService
 from vertizo.privacy.labels import label_file
-from vertizo.run.loop.ledger_session import set_apart
+from vertizo.run.loop.ledger_session import create
 from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
 
@@ -85,7 +86,9 @@ def test_a_second_job_uses_those_of_the_first_or_does_not_begin(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"privacy.epsilon is 3.0 but .* made with 1.0"):
         serve(job(tmp_path, "fifth", ledger=kept, epsilon=3.0))
     further, beside = tmp_path / "further", job(tmp_path, "more", ledger=tmp_path / "further")
-    set_apart(further, beside.experiment(), charged_data(beside), further=True)
+    records = charged_data(beside)
+    budget = partial(budget_for_jobs, beside, records, 1)
+    create(further, beside.experiment(), records, budget, further=True)
     assert "same records ('labels') ε = 2 at δ = 0" in serve(beside)[0]
     kept.unlink()
     with pytest.raises(RunError, match="are charged to the ledger"):

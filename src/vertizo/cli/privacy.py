@@ -130,29 +130,22 @@ def ledger_create(
         from vertizo.network.serving.job import budget_for_jobs, charged_data
 
         data = charged_data(job)
-        budget_of = partial(budget_for_jobs, job, data)
+        budget = partial(budget_for_jobs, job, data, runs)
     else:
         chosen = schema.load(config, settings or [])
         from vertizo.run.loop import ledger_session
 
         data = ledger_session.charged_data(chosen)
-        budget_of = partial(ledger_session.budget_for, chosen, data)
+        budget = partial(ledger_session.budget_for, chosen, data, runs)
     from vertizo.privacy.options import ON_LABELS
+    from vertizo.run.loop.ledger_session import create
 
-    if chosen.privacy.mechanism not in ON_LABELS:
-        from vertizo.privacy.ledger.durable import DurableLedger
-        from vertizo.run.build.record_identity import names_of
-
-        DurableLedger.create(ledger, budget_of(runs), names=names_of(data), further=further)
-    elif runs > 1:
+    if runs > 1 and chosen.privacy.mechanism in ON_LABELS:
         raise ConfigError(
             f"--runs is {runs} but private labels are paid for once, for any number of runs; "
             "leave it out"
         )
-    else:
-        from vertizo.run.loop.ledger_session import set_apart
-
-        set_apart(ledger, chosen, data, further=further)
+    create(ledger, chosen, data, budget, further=further)
     ledger_show(ledger)
     print(f"use it with --set privacy.ledger={ledger}")
 

@@ -175,7 +175,6 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         columns = settings.columns_of(self.parties, features.names)
         weights = inputs.weights(sample_weight, X)
         found = self._configuration(features, columns, y, names, weighs=weights is not None)
-        chooses = found if isinstance(found, Open) else None
         config = found.first(len(y)) if isinstance(found, Open) else found
         self._check_head(config)
         data, label = config.data, config.data.label
@@ -188,7 +187,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             frame = frame.with_columns(inputs.column(weights, data.weight))
         everything = partial(features.frame, features.names)
         cut = prepare_frame(frame, data, record_choice(config), everything)
-        experiment = Experiment(config if chooses is None else chooses, cut)
+        experiment = Experiment(found, cut)
         text = "" if out is None else saved.text_of(self)  # before anything is trained or charged
         for note in experiment.data().notes:  # before anything is charged: it may be made an error
             warnings.warn(note, UserWarning, stacklevel=3)  # where somebody fits
@@ -221,22 +220,17 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         forced = features.categories(held)
         if self.categorical is not None:
             forced += settings.named("categorical names", self.categorical, features.names)
-        label = (
-            [_unlike(n, features.names) for n in label]
-            if not isinstance(label, str)
-            else _unlike(label, features.names)
-        )
-        weight = _unlike(WEIGHT, features.names)
+        unlike = partial(_unlike, names=features.names)
         own = {
             "seed": _seed(self.random_state),
             "data.name": "frame",
-            "data.label": label,
+            "data.label": unlike(label) if isinstance(label, str) else [*map(unlike, label)],
             "data.task": self.task,
             "data.columns": {party: list(own) for party, own in columns.items()},
             "data.label_holder": self.label_holder,
             "data.categorical": [column for column in held if column in forced],
             **self._label_options(y),
-            **({"data.weight": weight} if weighs else {}),
+            **({"data.weight": unlike(WEIGHT)} if weighs else {}),
             **settings.threads(self.n_jobs),
         }
         tree = settings.tree_of(parameters, self.config, own)

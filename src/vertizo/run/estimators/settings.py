@@ -16,12 +16,10 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.text.suggestions import nearest
 from vertizo.methods.choice import METHODS
-from vertizo.privacy.ledger.durable import DurableLedger
-from vertizo.privacy.options import ON_LABELS, PrivacyConfig
-from vertizo.run.build.record_identity import names_of
+from vertizo.privacy.options import PrivacyConfig
 from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.experiment import Experiment
-from vertizo.run.loop.ledger_session import budget_for, set_apart
+from vertizo.run.loop.ledger_session import budget_for, create
 
 Tree = dict[str, Any]
 MOST_THREADS = 256
@@ -193,14 +191,9 @@ def open_ledger(experiment: Experiment, fits: Any) -> None:
     path = experiment.config.privacy.ledger
     if isinstance(fits, bool) or not isinstance(fits, (int, np.integer)) or fits < 1:
         raise ConfigError(f"ledger_fits is {fits!r}; it must be a whole number from 1")
-    if path is None or path.exists():
-        return
-    data, config = experiment.data(), experiment.config
-    if config.privacy.mechanism in ON_LABELS:
-        set_apart(path, config, data, further=False)
-        return
-    budget = budget_for(config, data, int(fits))
-    DurableLedger.create(path, budget, names=names_of(data))
+    if path is not None and not path.exists():
+        data, config = experiment.data(), experiment.config
+        create(path, config, data, lambda: budget_for(config, data, int(fits)))
 
 
 def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -163,14 +163,24 @@ def check_records_free(config: ExperimentConfig, data: VerticalData) -> None:
             register.check_free(names, "labels" if on_labels else "replies")
 
 
-def set_apart(path: Path, config: ExperimentConfig, data: VerticalData, *, further: bool) -> None:
-    """Make an empty file for private labels, which the first run on it fills.
+def create(
+    path: Path,
+    config: ExperimentConfig,
+    data: VerticalData,
+    budget: Callable[[], LedgerBudget],
+    *,
+    further: bool = False,
+) -> None:
+    """Make a ledger with that budget; for private labels an empty file, which the first run fills.
 
     ``further`` admits records that another file is for already, whose ε then adds to this one's.
     ConfigError or RunError if it cannot be made.
     """
-    whole, secrets = complete(config, data), Stream.from_seed(config.seed)
-    PrivateLabels(whole, data, secrets, os.urandom, path).set_apart(further=further)
+    if config.privacy.mechanism in ON_LABELS:
+        whole, secrets = complete(config, data), Stream.from_seed(config.seed)
+        PrivateLabels(whole, data, secrets, os.urandom, path).set_apart(further=further)
+    else:
+        DurableLedger.create(path, budget(), names=names_of(data), further=further)
 
 
 def file_of(folder: Path, config: ExperimentConfig) -> Path | None:
