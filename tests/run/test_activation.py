@@ -14,8 +14,8 @@ from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.randomness import Stream
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.loop.activation import Activation
 from vertizo.run.loop.callbacks import Callback
+from vertizo.run.loop.simulator import Activation
 
 Q = [0.5, 0.3, 0.2]
 

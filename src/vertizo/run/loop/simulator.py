@@ -13,8 +13,10 @@ clients query it, and the step waits for the slowest.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 from vertizo.config.schema import SimulationConfig
@@ -25,7 +27,6 @@ from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
 from vertizo.protocol.wire import Frame
-from vertizo.run.loop.activation import Activation
 from vertizo.run.loop.traffic import Traffic, rows_at_once
 
 Way = Literal["up", "down"]
@@ -37,6 +38,23 @@ too; uploads are not part of the rounds."""
 CHUNK = 256
 """Draws made at a time, so that a seeded generator is not built for every round."""
 Drawn = Callable[[int], list[float]]
+
+
+class Activation:
+    """Client m is active with probability ``q_m``, independently in each round."""
+
+    def __init__(self, probabilities: Sequence[float], stream: Stream) -> None:
+        self._probabilities = probabilities
+        once = lru_cache(maxsize=1)  # the chunk that is used up
+        self._draws: Drawn = once(lambda chunk: stream.generator(chunk).random(CHUNK).tolist())
+
+    def draw(self, number: int, left: Collection[int]) -> int:
+        """Draw the client of round ``number`` among those left, in proportion to their q_m."""
+        chunk, place = divmod(number, CHUNK)
+        clients = sorted(left)
+        ends = list(accumulate(self._probabilities[client] for client in clients))
+        drawn = self._draws(chunk)[place] * ends[-1]
+        return clients[min(bisect_right(ends, drawn), len(ends) - 1)]
 
 
 class LinkDraws:
