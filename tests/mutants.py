@@ -311,7 +311,7 @@ TABLE = r'''
 +STATE = ("now", "traffic", "activations", "_events", "_sequence")
 
 # one-evaluation-more: training ends an evaluation later than patience says
-@ run/loop/stopping.py run/test_stopping.py
+@ run/loop/job_state.py run/test_stopping.py
 -self.waited >= patience)
 +self.waited > patience)
 

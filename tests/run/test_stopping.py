@@ -16,7 +16,7 @@ from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.sections.early_stopping import EarlyStopping
 from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.loop.stopping import Stopping
+from vertizo.run.loop.job_state import Stopping
 from vertizo.run.loop.training import Training
 from vertizo.run.results.folder import RunFolder
 

@@ -30,11 +30,12 @@ somebody has not answered by the time the next is due is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.config.sections.early_stopping import EarlyStopping
 from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
 from vertizo.core.state import Stateful
 from vertizo.data.vertical import VerticalData
@@ -47,7 +48,6 @@ from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
 from vertizo.run.build.schedule import planned_rounds, rounds_per_epoch, steps_of_client
-from vertizo.run.loop.stopping import Stopping
 
 Phase = Literal["uploading", "training", "closing", "fitting", "done"]
 STAGES: dict[Phase, str] = {
@@ -88,6 +88,39 @@ class Job:
         validates = len(self.data.labels["validation"]) > 0
         self.progress: Purpose = "validation" if validates else "test"
         """The partition that evaluations during training score."""
+
+
+@dataclass
+class Stopping(Stateful):
+    """Early stopping by validation records: evaluations without improvement, a goal reached."""
+
+    STATE = ("waited", "mark", "reached")
+
+    options: EarlyStopping
+    waited: int = 0
+    """Evaluations since the last improvement."""
+    mark: dict[str, float] = field(default_factory=dict)
+    """Validation figures of the last improvement; empty before the first evaluation."""
+    reached: bool = False
+    """Whether an evaluation has reached the accuracy that is the goal."""
+
+    def hear(self, row: Mapping[str, Any]) -> None:
+        """Note the figures of an evaluation on validation records, after the first round."""
+        better = not self.mark or quality(row) > quality(self.mark)
+        if better and self.mark and self.options.min_delta:  # of a share for classes, else the loss
+            gains = [now - best for now, best in zip(quality(row), quality(self.mark), strict=True)]
+            better = gains[0 if "validation_accuracy" in row else 1] > self.options.min_delta
+        self.waited = 0 if better else self.waited + 1
+        if better:
+            self.mark = {key: row[key] for key in row if key.startswith("validation_")}
+        goal = self.options.accuracy
+        self.reached |= goal is not None and row["validation_accuracy"] >= goal
+
+    @property
+    def is_due(self) -> bool:
+        """Whether training is to end."""
+        patience = self.options.patience
+        return self.reached or (patience is not None and self.waited >= patience)
 
 
 @dataclass
