@@ -119,8 +119,7 @@ def predict_offline(
     from vertizo.data.tabular import frames
     from vertizo.data.tabular.csv_lines import CsvFormat
     from vertizo.network.serving.client_folder import is_of_real_parties
-    from vertizo.run.trained.prediction import Predictor, coverage_of
-    from vertizo.run.trained.prediction_table import check_file, write_file
+    from vertizo.run.trained.prediction import Predictor, check_file, coverage_of, write_file
 
     if data is None and id_column is not None:
         raise ConfigError(f"--id {id_column} names a column of --data, which is missing")
@@ -170,8 +169,7 @@ def _as_label_holder(
     """Predict with all parties; the label holder alone gets the predictions."""
     from vertizo.network.serving.options import load_serve
     from vertizo.network.serving.predicting import PredictingService
-    from vertizo.run.trained.prediction import coverage_of
-    from vertizo.run.trained.prediction_table import check_file, frame_of, write_file
+    from vertizo.run.trained.prediction import check_file, coverage_of, frame_of, write_file
 
     check_file(out)
     config = load_serve(path, settings)

@@ -33,7 +33,7 @@ from vertizo.network.serving.options import ScoringOptions
 from vertizo.ops.scoring.callers import Caller, KnownCallers
 from vertizo.ops.scoring.service import ScoringService, SilentError
 from vertizo.ops.scoring.wrong_keys import WrongKeys
-from vertizo.run.trained.prediction_table import frame_of
+from vertizo.run.trained.prediction import frame_of
 
 if TYPE_CHECKING:
     import polars as pl

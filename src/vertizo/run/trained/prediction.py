@@ -14,8 +14,9 @@ somebody who sees predictions on them.
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,15 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import DataError, RefusedError, RunError
+from vertizo.core.errors import ConfigError, DataError, RefusedError, RunError
 from vertizo.core.names import PRIVATE, Head
 from vertizo.data.prepared import Preparation
+from vertizo.data.tabular.category_text import in_seconds
+from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.base import State
-from vertizo.models.losses import blank_labels
+from vertizo.models.losses import MultiLabel, Regression, Task, blank_labels
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.server import ServerParty
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
@@ -40,8 +43,8 @@ from vertizo.run.build.label_free import controlled
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.evaluation import HEAD
 from vertizo.run.loop.federation import Federation, build
+from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
-from vertizo.run.trained.prediction_table import frame_of, names_of, predicted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,6 +55,8 @@ RAW = (
     "nothing covers these predictions: the raw head learnt from the raw labels, and they must stay "
     "with the label holder as it must"
 )
+PREDICTION = "prediction"
+"""Name of the column, or beginning of the names of those of several labels."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +161,9 @@ class Predictor:
                 "of a table (there is no preparation.json); it predicts its own test records only: "
                 "leave --data out"
             )
-        carried = (
-            None
-            if id_column is None
-            else names_of(records if written is None else written, id_column, name)
-        )
+        carried = None
+        if id_column is not None:
+            carried = names_of(records if written is None else written, id_column, name)
         known = preparation.labels(records, name=name, place=place)
         logits = self._logits_of(preparation, records, name, place)
         frame = frame_of(preparation.task, preparation.class_names, logits, carried)
@@ -271,6 +274,86 @@ def predict(
 ) -> pl.DataFrame:
     """Predict records by the run in a folder; arguments and errors as of `Predictor`."""
     return Predictor.load(run, head).predict(records, id_column=id_column).frame
+
+
+def names_of(records: pl.DataFrame, column: str, name: str) -> pl.Series:
+    """The column of the table ``name`` that identifies its records, or DataError."""
+    if column not in records.columns:
+        raise DataError(
+            f"--id names the column {column!r}, which {name} does not have"
+            f"{unlike(column, records.columns)}"
+        )
+    carried = in_seconds(records[column])
+    if carried.dtype.is_nested() or str(carried.dtype) in ("Binary", "Object"):
+        raise DataError(f"--id names the column {column!r} of {name}, which holds {carried.dtype}")
+    return carried
+
+
+def predicted(task: Task, logits: Tensor) -> Tensor:
+    """`Task.predict`, [records, outputs]; RunError if a number is not finite."""
+    outputs = task.predict(logits)
+    for numbers in (logits, outputs):
+        wrong = ~numbers.isfinite()
+        if bool(wrong.any()):
+            at = int(wrong.reshape(len(numbers), -1).any(1).nonzero()[0, 0])
+            raise RunError(
+                f"the score of record {at + 1} of {len(numbers)} is {numbers[wrong][0]:g}, which "
+                "is no finite number; the record or the model's parameters are beyond what can be "
+                "computed with"
+            )
+    return outputs
+
+
+def frame_of(
+    task: Task, class_names: Sequence[str] | None, logits: Tensor, carried: pl.Series | None
+) -> pl.DataFrame:
+    """Make `Predictions.frame` from logits [records, outputs].
+
+    DataError if a column would be there twice, RunError if a number is not finite.
+    """
+    import polars as pl
+
+    first = carried
+    if first is None:
+        first = pl.Series("row", range(1, len(logits) + 1), dtype=pl.Int64)
+    outputs = predicted(task, logits)
+    if isinstance(task, Regression):
+        columns = [pl.Series(PREDICTION, outputs.numpy())]
+    elif isinstance(task, MultiLabel):
+        no_and_yes = class_names or ("0", "1")
+        columns = []
+        for name, likely in zip(task.names, outputs.numpy().T, strict=True):
+            holds = [no_and_yes[int(each > 0.5)] for each in likely]
+            columns.append(pl.Series(f"{PREDICTION}_{name}", holds, dtype=pl.String))
+            columns.append(pl.Series(f"probability_{name}", likely))
+    else:
+        names = class_names or [str(number) for number in range(task.outputs)]
+        likeliest = outputs.numpy().argmax(1)  # among equals the first, as in the accuracy
+        columns = [pl.Series(PREDICTION, [names[place] for place in likeliest], dtype=pl.String)]
+        columns += [
+            pl.Series(f"probability_{name}", outputs[:, place].numpy())
+            for place, name in enumerate(names)
+        ]
+    if first.name in (column.name for column in columns):
+        raise DataError(f"--id names the column {first.name!r}, which predictions have themselves")
+    return pl.DataFrame([first, *columns])
+
+
+def check_file(out: Path) -> None:
+    """Raise ConfigError for a path that predictions cannot be written to."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out {out} must end in .csv or .parquet")
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+
+
+def write_file(frame: pl.DataFrame, out: Path) -> None:
+    """Write predictions, whole or not at all, in the format of the file's ending; or RunError."""
+    content = io.BytesIO()
+    (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(content)
+    checkpoint.write_atomically(out, content.getvalue())
 
 
 def _without_training(
