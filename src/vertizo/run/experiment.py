@@ -92,9 +92,14 @@ class Experiment:
                     check_reads_tokens("client.model", model)
             self._data = prepare(options, record_choice(self.config))
             if self._open is not None:
-                self._prepare_few(self._open)
+                validating = len(self._data.labels["validation"])
+                self.config = self._open.first(self._data.records + validating)
+                if validating and not self.config.data.validation:  # too few records to choose by
+                    self._data = prepare(self.config.data, record_choice(self.config))
         if self._open is not None:
-            self._settle(self._open, self._data)
+            torch.set_num_threads(self.config.threads)
+            choice = auto.chosen(self._open, self._data, self._tell)
+            self.config, self._choice, self._open = choice.config, choice.section(), None
         if not self._is_checked:
             self._data = label_checks.noted(self.config, self._data)
             self._is_checked = True
@@ -108,18 +113,6 @@ class Experiment:
         """
         self._tell = tell
         self.data()
-
-    def _settle(self, given: Open, data: VerticalData) -> None:
-        torch.set_num_threads(self.config.threads)
-        choice = auto.chosen(given, data, self._tell)
-        self.config, self._choice, self._open = choice.config, choice.section(), None
-
-    def _prepare_few(self, given: Open) -> None:
-        """Cut again without validation records where there are too few records for any."""
-        assert self._data is not None
-        self.config = given.first(self._data.records + len(self._data.labels["validation"]))
-        if self.config.data.validation == 0 and len(self._data.labels["validation"]):
-            self._data = prepare(self.config.data, record_choice(self.config))
 
     def check(self) -> None:
         """Make all parties and throw them away.

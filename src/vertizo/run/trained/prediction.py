@@ -392,15 +392,12 @@ def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
 
     Noise on embeddings stays, for its clip.
     """
-    client = config.client.model_copy(update={"device": "cpu"})
     server = config.server.model_copy(update={"device": "cpu"})
-    batch_size = min(config.batch_size, STAND_INS)
-    data = config.data.model_copy(update={"class_weights": None})  # of classes without a name here
     changes: dict[str, object] = {
-        "batch_size": batch_size,
-        "client": client,
+        "batch_size": min(config.batch_size, STAND_INS),
+        "client": config.client.model_copy(update={"device": "cpu"}),
         "server": server,
-        "data": data,
+        "data": config.data.model_copy(update={"class_weights": None}),  # classes are nameless here
     }
     if config.privacy.mechanism in ("gaussian", *ON_LABELS):
         changes["privacy"] = PrivacyConfig()
