@@ -90,55 +90,6 @@ def text_of(table: Path, label: str, found: Look, form: CsvFormat, *, guessed: b
     return "\n".join([*lines, "# The same seed repeats a run, bit for bit.", "seed: 0", ""])
 
 
-def write(
-    folder: Path,
-    path: Path,
-    label: str | None,
-    given: list[str],
-    holder: str | None,
-    key: str | None,
-    delimiter: str | None,
-    encoding: Encoding | None,
-) -> None:
-    """Write a configuration for a table, after preparing its data; print the next commands.
-
-    Raises:
-        UserError: one line that says what is wrong; nothing is written.
-    """
-    from vertizo.data.first_look import look, parties_of
-
-    parties = parties_of(given)
-    source, form = read(path, delimiter, encoding)
-    if label is None:
-        columns = ", ".join(source.frame.columns[:20])
-        raise ConfigError(f"--label is missing; name the column to predict: {path} has {columns}")
-    found = look(source, label, key, parties or None, holder)
-    config, place = folder / FILE, path.absolute()
-    with suppress(ValueError):  # another drive of Windows
-        place = Path(os.path.relpath(path.parent.resolve() / path.name, folder.resolve()))
-    text = text_of(place, label, found, form, guessed=not parties)
-    records = _trained(text, path)
-    write_new(folder, {FILE: text})
-    names = ", ".join(f"{party} ({len(own)})" for party, own in found.parties.items())
-    print(f"{config}: {source.frame.height} records, columns at {names}")
-    if not parties:
-        print(f"note: {GUESS}")
-    if found.dropped:
-        print(f"note: left out, of no use to a model: {_listed(found.dropped)}; {FILE} says why")
-    if found.unnamed:
-        print(f"note: left out, as no --party names them: {_listed(found.unnamed)}")
-    print("Go on with")
-    quoted = shlex.quote(str(config))
-    print(f"  vertizo train {quoted} --controls")
-    if len(found.parties) > 1:
-        print(f"  vertizo worth {quoted}")
-    clients = len(found.parties) - (found.holder is not None)
-    classes = len(found.classes or ())
-    more = f" --classes {classes}" if classes > 2 else ""
-    figures = f"--records {records} --clients {clients} --epsilon 1 --delta 1e-5{more}"
-    print(f"  vertizo privacy plan {figures}")
-
-
 def _trained(text: str, path: Path) -> int:
     """The number of records that train under an ε; raises what a run on them would raise."""
     from vertizo.config.error_lines import parse_yaml
@@ -175,15 +126,10 @@ def write_new(folder: Path, texts: Mapping[str, str]) -> None:
         raise RunError(f"{folder} cannot be written to: {error.strerror}") from None
 
 
-CONFIG_FILE, PRIVATE_FILE, TABLE_FILE = "config.yaml", "private.yaml", "customers.csv"
-
-
 def init(
     folder: Annotated[
         Path | None,
-        argument(
-            "Where to; made if it is missing. Default: example; with --from where you are.",
-        ),
+        argument("Where to; made if it is missing. Default: example; with --from where you are."),
     ] = None,
     customers: Annotated[
         int | None, option("How many to make up. Default: 600.", min=50, max=1_000_000)
@@ -238,11 +184,41 @@ def init(
         because = "which is missing" if table is None else "which brings a table of its own"
         verb = "is for a table of" if table is None else "makes up tables; leave out"
         raise ConfigError(f"--{wrong} {verb} --from, {because}")
-    if table is not None:
-        form = (delimiter, encoding)
-        write(folder or Path(), table, label, party or [], holder, id_, *form)
+    if table is None:
+        _example(folder or Path("example"), customers, parties)
         return
-    _example(folder or Path("example"), customers, parties)
+    from vertizo.data.first_look import look, parties_of
+
+    folder, named = folder or Path(), parties_of(party or [])
+    source, form = read(table, delimiter, encoding)
+    if label is None:
+        columns = ", ".join(source.frame.columns[:20])
+        raise ConfigError(f"--label is missing; name the column to predict: {table} has {columns}")
+    found = look(source, label, id_, named or None, holder)
+    config, place = folder / FILE, table.absolute()
+    with suppress(ValueError):  # another drive of Windows
+        place = Path(os.path.relpath(table.parent.resolve() / table.name, folder.resolve()))
+    text = text_of(place, label, found, form, guessed=not named)
+    records = _trained(text, table)
+    write_new(folder, {FILE: text})
+    held = ", ".join(f"{name} ({len(own)})" for name, own in found.parties.items())
+    print(f"{config}: {source.frame.height} records, columns at {held}")
+    if not named:
+        print(f"note: {GUESS}")
+    if found.dropped:
+        print(f"note: left out, of no use to a model: {_listed(found.dropped)}; {FILE} says why")
+    if found.unnamed:
+        print(f"note: left out, as no --party names them: {_listed(found.unnamed)}")
+    print("Go on with")
+    quoted = shlex.quote(str(config))
+    print(f"  vertizo train {quoted} --controls")
+    if len(found.parties) > 1:
+        print(f"  vertizo worth {quoted}")
+    clients = len(found.parties) - (found.holder is not None)
+    classes = len(found.classes or ())
+    more = f" --classes {classes}" if classes > 2 else ""
+    figures = f"--records {records} --clients {clients} --epsilon 1 --delta 1e-5{more}"
+    print(f"  vertizo privacy plan {figures}")
 
 
 def _example(folder: Path, customers: int | None, parties: bool) -> None:
@@ -257,8 +233,9 @@ def _example(folder: Path, customers: int | None, parties: bool) -> None:
         print("  vertizo certs certs --server hospital --member lab --member clinic")
         return
     count = RECORDS if customers is None else customers
-    write_new(folder, {CONFIG_FILE: CONFIG, PRIVATE_FILE: PRIVATE, TABLE_FILE: table(count)})
-    config, private = (shlex.quote(str(folder / name)) for name in (CONFIG_FILE, PRIVATE_FILE))
+    texts = {FILE: CONFIG, "private.yaml": PRIVATE, "customers.csv": table(count)}
+    write_new(folder, texts)
+    config, private, _ = (shlex.quote(str(folder / name)) for name in texts)
     print(f"{folder}: two configurations, and {count} made-up customers of a bank. Go on with")
     print(f"  vertizo train {config} --controls")
     print("  vertizo report runs/*")
