@@ -11,6 +11,7 @@ import logging
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 Format = Literal["text", "json"]
 
 
+@dataclass
 class _State:
     """The log's state in this process, which runs one command."""
 
-    def __init__(self) -> None:
-        self.format: Format = "text"
-        self.job: str | None = None
-        self.party: str | None = None
+    format: Format = "text"
+    job: str | None = None
+    party: str | None = None
 
 
 _state = _State()

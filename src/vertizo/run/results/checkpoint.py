@@ -127,10 +127,10 @@ def kept(path: Path, advice: str = digests.ADVICE) -> bytes:
         return digests.content(path, advice)
 
 
-def kept_text(path: Path, advice: str = digests.ADVICE) -> str:
+def kept_text(path: Path) -> str:
     """Read text that `keep` wrote; RunError if it cannot be read, is damaged or is no text."""
     try:
-        return kept(path, advice).decode()
+        return kept(path).decode()
     except UnicodeDecodeError as error:
         raise RunError(f"{path} cannot be read: {error}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vertizo.core.names import CONTROLS
@@ -180,7 +180,10 @@ def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str
             (percent("precision"), percent("recall"), score("f1")),
         ),
         ("Brier score", "{:.4f}", (score("brier"),)),
-        *_of_labels(purpose, summary, scores),
+        *(
+            (f"  AUC of {label}", "{:.4f}", (score(f"auc_{place}"),))
+            for place, label in enumerate(summary.get("labels") or (), 1)
+        ),
         ("labels wrong (Hamming)", "{:.2f} %", (percent("hamming"),)),
         (f"{purpose} accuracy{every}", "{:.2f} %", (percent("accuracy"),)),
         (BOUNDS, "{:.2f} to {:.2f} %", (percent("accuracy_low"), percent("accuracy_high"))),
@@ -199,14 +202,6 @@ def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str
         (f"{purpose} {loss}", "{:.4f}", (score("loss"),)),
     ]
     return [(name, text.format(*each)) for name, text, each in figures if None not in each]
-
-
-def _of_labels(
-    purpose: str, summary: Summary, scores: Summary
-) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-    """Yield the row with the AUC of each of several labels."""
-    for place, label in enumerate(summary.get("labels") or (), 1):
-        yield f"  AUC of {label}", "{:.4f}", (scores.get(f"{purpose}_auc_{place}"),)
 
 
 def metric_text(row: Summary) -> str | None:
