@@ -37,9 +37,7 @@ from vertizo.privacy.noise.embedding import (
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.messages import Purpose
-from vertizo.run.build import data_defaults, placement
-from vertizo.run.build import models as models
-from vertizo.run.build import optimizers as build_optimizers
+from vertizo.run.build import data_defaults, models, optimizers, placement
 from vertizo.run.build.schedule import answers_expected
 from vertizo.zeroth_order.card_directions import directions_of
 from vertizo.zeroth_order.estimators import Along
@@ -127,7 +125,7 @@ def make_client(
     dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
     rate = options.optimizer.learning_rate
     if rate is None and options.optimizer.algorithm == "adam":
-        rate = build_optimizers.ADAM_RATE
+        rate = optimizers.ADAM_RATE
     elif rate is None:
         size, momentum = model.parameters.numel(), options.optimizer.momentum
         rate = data_defaults.client_rate(method, size, dim, config.batch_size, momentum)
@@ -201,7 +199,7 @@ def _client_optimizer(
     if config.control == "frozen" or config.is_label_free:
         return Frozen()
     method = config.method
-    descent = build_optimizers.made(
+    descent = optimizers.made(
         config.client.optimizer,
         rate,
         steps,

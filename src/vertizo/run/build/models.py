@@ -329,14 +329,19 @@ def server_model(
     if own is not None:
         _check_norm("server.encoder", own.encoder, training)
     with stream.torch_default(), room_for_parameters():
-        if own is not None:
-            model: DifferentiableModel = _with_encoder(
-                config, width, outputs, own, training, where, apart
-            )
-        else:
+        if own is None:
             module = server_module(config, width, outputs, parts)
             with named(key):
-                model = wrap(module, where, training, kind=_kind(config, apart))
+                kind = _kind(config, apart)
+                model: DifferentiableModel = wrap(module, where, training, kind=kind)
+        else:
+            encoder, dtype = _encoder(own, apart), torch.int64 if tokens else torch.float32
+            with user_code_errors(f"server.encoder fails for features of shape {list(own.shape)}"):
+                model = EncodedModel(
+                    lambda encoded: server_module(config, width + encoded, outputs),
+                    *(encoder, width, own.shape, dtype, training, where),
+                    kinds=(_kind(config, apart), _kind(own.encoder, apart)),
+                )
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named(key), user_code_errors(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
@@ -360,29 +365,15 @@ def server_model(
     return model
 
 
-def _with_encoder(
-    config: kinds.ServerModelConfig,
-    width: int,
-    outputs: int,
-    own: OwnFeatures,
-    training: Stream | None,
-    where: Where,
-    apart: bool,
-) -> EncodedModel:
-    key = "server.encoder"
-    encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
-    for part in encoder.modules():
+def _encoder(own: OwnFeatures, apart: bool) -> nn.Module:
+    key, cardinalities = "server.encoder", own.cardinalities
+    module = _client_module(key, own.encoder, own.shape, cardinalities, tokens=own.tokens)
+    for part in module.modules():
         if isinstance(part, text.TokenEmbedding):
             part.takes_any = apart
         if isinstance(part, networks.TabularNet):
             part.fit(own.records)
-    dtype = torch.int64 if own.tokens else torch.float32
-    with user_code_errors(f"{key} fails for features of shape {list(own.shape)}"):
-        return EncodedModel(
-            lambda encoded: server_module(config, width + encoded, outputs),
-            *(encoder, width, own.shape, dtype, training, where),
-            kinds=(_kind(config, apart), _kind(own.encoder, apart)),
-        )
+    return module
 
 
 def keeps_apart(config: ExperimentConfig, *, noised: bool = False) -> bool:

@@ -27,8 +27,7 @@ from vertizo.privacy.noise.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.noise.secure import SecureNoise, grid_for
 from vertizo.privacy.options import MECHANISMS, ON_LABELS
 from vertizo.privacy.plan import ClippedGaussian, ClippedOnly, NoPrivacy, Plan
-from vertizo.run.build import data_defaults
-from vertizo.run.build import optimizers as build_optimizers
+from vertizo.run.build import data_defaults, optimizers
 from vertizo.run.build.labels import MARGIN, PrivateLabels, check_public
 from vertizo.run.build.schedule import planned_rounds
 from vertizo.zeroth_order.card_directions import directions_of
@@ -265,7 +264,7 @@ class Protection:
         if sgd.learning_rate is not None:
             return sgd.learning_rate
         if sgd.algorithm == "adam":
-            return build_optimizers.ADAM_RATE
+            return optimizers.ADAM_RATE
         sampled = options.secret.sampling * self.data.records
         records = sampled if self._is_secret else self.config.batch_size
         added = 0.0 if noise is None else noise.noise_std / records
@@ -286,7 +285,7 @@ class Protection:
         parameters, forward = self.model.parameters, options.update == "forward-difference"
         if options.update == "none":
             return NoUpdate()
-        descent = build_optimizers.made(
+        descent = optimizers.made(
             options.optimizer,
             self.learning_rate,
             self._update_steps,

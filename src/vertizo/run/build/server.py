@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,13 +26,11 @@ from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.accounting import forecast
-from vertizo.privacy.accounting.events import Releases
 from vertizo.privacy.noise.discrete_gaussian import RandomBytes
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose
-from vertizo.run.build import models as models
-from vertizo.run.build import placement
+from vertizo.run.build import models, placement
 from vertizo.run.build.client import known_batches
 from vertizo.run.build.privacy import Charge, Protection
 from vertizo.run.build.record_identity import check_persons
@@ -111,6 +109,11 @@ def make_server(
         task = private.task
     elif classes is not None and isinstance(task, Classification):
         task = ClassWeighted(classes, task.positive)
+    if plan.releases is not None:
+        shares, size = (config.data.class_shares or {}).values(), model.parameters.numel()
+        rarest = min(shares) if len(shares) == 2 else None
+        about = plan.releases, data.records, config.batch_size, size, rarest
+        notes = (*notes, *forecast.notes(*about))
     side = ServerSide(
         method=config.method,
         model=ServerModel(model, task),
@@ -122,7 +125,6 @@ def make_server(
         learning_rate=protection.learning_rate,
         notes=(
             *notes,
-            *_forecast(config, data.records, plan.releases, model.parameters.numel()),
             *models.mode_notes("server.model", model, why),
             *kernels.notes(),
             *system.notes(),
@@ -183,17 +185,6 @@ def _own_columns(
             f"or 'boosting', or {'take another method' if additive else 'server.model to mlp'}"
         )
     return own, None
-
-
-def _forecast(
-    config: ExperimentConfig, records: int, releases: Releases | None, parameters: int
-) -> Iterable[str]:
-    """Notes on what to expect of a model of so many parameters under that noise."""
-    if releases is None:
-        return ()
-    shares = (config.data.class_shares or {}).values()
-    rarest = min(shares) if len(shares) == 2 else None
-    return forecast.notes(releases, records, config.batch_size, parameters, rarest)
 
 
 def _final_head(
