@@ -45,22 +45,16 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
         head = "boosting" if config.data.name in TABLES else "logistic"
         if config.data.loss != "squared" or config.data.has_several_labels:
             head = "refit"
-    server = {
-        "model": kinds.ServerMlpConfig(hidden=()),
-        "update": "none",
-        "join": "concat",
-        "final_head": head,
-    }
-    simulation = config.simulation.model_copy(update={"table": "zeros"})
+    model = kinds.ServerMlpConfig(hidden=())
+    server = {"model": model, "update": "none", "join": "concat", "final_head": head}
     up = {} if config.method.asks else {"up": config.codecs.up}  # a control's messages are exact
-    return config.model_copy(
-        update={
-            "server": config.server.model_copy(update=server),
-            "privacy": PrivacyConfig(),
-            "codecs": CodecsConfig(**up),
-            "simulation": simulation,
-        }
-    )
+    changes = {
+        "server": config.server.model_copy(update=server),
+        "privacy": PrivacyConfig(),
+        "codecs": CodecsConfig(**up),
+        "simulation": config.simulation.model_copy(update={"table": "zeros"}),
+    }
+    return config.model_copy(update=changes)
 
 
 def controls_of(config: ExperimentConfig) -> tuple[str, ...]:

@@ -192,7 +192,13 @@ class RunFolder:
 
         A last line without its end is left out: it is still being written, or a crash cut it.
         """
-        found = self._metrics() if self.metrics_file.exists() else []
+        lines: list[bytes] = []
+        if self.metrics_file.exists():
+            with checkpoint.reading(self.metrics_file):
+                over = self.summary_file.is_file() and digests.is_listed(self.metrics_file)
+                read = digests.content if over else Path.read_bytes
+                lines = read(self.metrics_file).split(b"\n")[:-1]
+        found = [self._row(number, line) for number, line in enumerate(lines, 1) if line]
         if len(found) < at_least:
             raise RunError(
                 f"{self.metrics_file} is damaged: it has {len(found)} whole lines, and had "
@@ -200,13 +206,6 @@ class RunFolder:
             )
         self.rows = len(found)
         return found
-
-    def _metrics(self) -> list[dict[str, Any]]:
-        with checkpoint.reading(self.metrics_file):
-            over = self.summary_file.is_file() and digests.is_listed(self.metrics_file)
-            read = digests.content if over else Path.read_bytes
-            lines = read(self.metrics_file).split(b"\n")[:-1]
-        return [self._row(number, line) for number, line in enumerate(lines, 1) if line]
 
     def _row(self, number: int, line: bytes) -> Any:
         """Parse one line of the metrics; RunError if it is not what was written."""
