@@ -69,17 +69,30 @@ def statement_of(
     model computes a record's embedding from other records too. ``served``: clients are other
     parties, who choose their models.
     """
+    side, covers = server.side, _covers(config, data, models_mix)
     if config.is_label_free:
-        covers = _covers(config, data, models_mix=False)
         statement = label_free.statement(data.records, covers).assuming(_of_data(config))
         if data.fitted_labels:
             statement = statement.without_guarantee(label_free.FITTED)
+    elif config.privacy.mechanism in ON_LABELS:  # made of each label alone, whatever models do
+        statement = side.plan.statement(server_is_private=False, records=data.records)
+        statement = statement.assuming(_of_data(config))
     else:
-        statement = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
-        if statement.is_bounded and (words := uncounted(config, data)):
+        statement = side.plan.statement(
+            server_is_private=side.update.is_private, covers=covers, records=data.records
+        )
+        if data.fitted_labels and side.plan.releases is not None:
+            statement = statement.without_guarantee(FITTED_LABELS)
+        if side.method.releases_per_query is None and side.plan.releases is not None:
+            statement = statement.without_guarantee(UNDECLARED)
+        if noise is not None:
+            statement = replace(statement, words=noise.words())
+        statement = statement.assuming(assumptions(config, data, covers, served=served))
+    if statement.is_bounded and not config.is_label_free:
+        if words := uncounted(config, data):
             statement = replace(statement, words=f"{statement.words} {words}")
-        if statement.is_bounded and (persons := persons_of(config, data)) is not None:
-            statement = of_person(statement, server.side.plan.releases, persons)
+        if (persons := persons_of(config, data)) is not None:
+            statement = of_person(statement, side.plan.releases, persons)
     if config.data.stratify:
         statement = statement.without_guarantee(f"No privacy guarantee for labels: {STRATIFIED}")
         if noise is not None:
@@ -99,32 +112,7 @@ def by_time(column: str) -> str:
     )
 
 
-def _of_record(
-    config: ExperimentConfig,
-    data: VerticalData,
-    server: ServerParty,
-    noise: EmbeddingStatement | None,
-    *,
-    models_mix: bool,
-    served: bool,
-) -> Statement:
-    side, covers = server.side, _covers(config, data, models_mix=models_mix)
-    if config.privacy.mechanism in ON_LABELS:  # made of each label alone, whatever models do
-        found = side.plan.statement(server_is_private=False, records=data.records)
-        return found.assuming(_of_data(config))
-    statement = side.plan.statement(
-        server_is_private=side.update.is_private, covers=covers, records=data.records
-    )
-    if data.fitted_labels and side.plan.releases is not None:
-        statement = statement.without_guarantee(FITTED_LABELS)
-    if side.method.releases_per_query is None and side.plan.releases is not None:
-        statement = statement.without_guarantee(UNDECLARED)
-    if noise is not None:
-        statement = replace(statement, words=noise.words())
-    return statement.assuming(assumptions(config, data, covers, served=served))
-
-
-def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
+def _covers(config: ExperimentConfig, data: VerticalData, models_mix: bool) -> tuple[str, ...]:
     """The parts of a training record that reach clients through the server's noise alone.
 
     Defined in docs/mathematics.md, What is guaranteed. The label always does. Features do unless
