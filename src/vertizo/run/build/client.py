@@ -174,7 +174,10 @@ def _prepared(
     kind: PretrainName,
     components: int,
 ) -> Preparation | FilterMeans:
-    """Make a client's preparation of its features, which uses no label; errors name ``key``."""
+    """Make a client's preparation of its features, which uses no label.
+
+    ``key`` is where it was asked for: errors name it, and its last word names the randomness.
+    """
     with models.named(key):
         seed = stream.child(key.partition(".")[2]).seed() % 2**32
         return preparation(kind, table, cardinalities, components, seed)
