@@ -101,77 +101,40 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
     width, clients, records = case.width, case.clients, case.records
     gaussian = delta_of(mu_of(epsilon, delta), 0.0)
     batch = min(max(records // 20, 64), 2000, records)
-
     left = forecast.rarity(case.positives)
-
-    def way(
-        name: str, settings: str, covers: tuple[Cover, ...], *figures: float, width: int = width
-    ) -> Way:
-        noise, trained, rounds, advantage = figures
-        sent = 4e-6 * trained * records * clients
-        signal = None
-        if name in SIGNALS:
-            part, numbers = SIGNALS[name], 1 if name == "DPZV" else tangents
-            signal = forecast.of_queries(part * left, noise, rounds, numbers)
-        about = noise, int(trained), width, int(rounds), sent, advantage, signal
-        return Way(name, settings, covers, *about)
 
     def noised(queries: int) -> float:
         """σ/C of replies to so many queries of every client; the server's updates take more."""
         return guarantee.calibrate(epsilon, delta, clients=clients, queries=queries).reply
 
     response = RandomisedResponse(epsilon, case.classes, os.urandom)
-    uploads = math.ceil(TEACHER_NUMBERS / clients)
-    everything: tuple[Cover, ...] = ("labels", "features")
+    exchanged = 1 - response.keep
+    teacher = moved(relabelled(1.0)) / mu_of(epsilon, delta) / records
+    uploads, points = math.ceil(TEACHER_NUMBERS / clients), (1 + tangents) * width
     batches = EPOCHS * math.ceil(records / batch)
-    return [
-        way(
-            "DPZV",
-            "method: dpzv",
-            everything,
-            noised(EPOCHS) / batch,
-            2 * width * EPOCHS,
-            batches,
-            gaussian,
-        ),
-        way(
-            "tangent",
-            "method: tangent",
-            ("labels",),
-            noised(SWEEPS) / records,
-            SWEEPS * (1 + tangents) * width,
-            SWEEPS,
-            gaussian,
-        ),
-        way(
-            "statistic",
-            "method: label-statistic",
-            everything,
-            noised(1) / records,
-            (1 + tangents) * width,
-            1,
-            gaussian,
-        ),
-        way(
-            "teacher",
-            "mechanism: teacher",
-            ("labels",),
-            moved(relabelled(1.0)) / mu_of(epsilon, delta) / records,
-            uploads + width * EPOCHS,
-            1 + batches,
-            gaussian,
-        ),
-        way(
-            "response",
-            "mechanism: randomised-response",
-            ("labels",),
-            1 - response.keep,
-            width * EPOCHS,
-            batches,
-            response.keep - response.other,
-        ),
-        way("one-shot", "method: one-shot", everything, 0.0, UPLOADED, 1, 0.0, width=UPLOADED),
-    ]
+    labels: tuple[Cover, ...] = ("labels",)
+    both: tuple[Cover, ...] = ("labels", "features")
+    # Settings, what is covered, noise, numbers to train, rounds.
+    rows = {
+        "DPZV": ("method: dpzv", both, noised(EPOCHS) / batch, 2 * width * EPOCHS, batches),
+        "tangent": ("method: tangent", labels, noised(SWEEPS) / records, SWEEPS * points, SWEEPS),
+        "statistic": ("method: label-statistic", both, noised(1) / records, points, 1),
+        "teacher": ("mechanism: teacher", labels, teacher, uploads + width * EPOCHS, 1 + batches),
+        "response": ("mechanism: randomised-response", labels, exchanged, width * EPOCHS, batches),
+        "one-shot": ("method: one-shot", both, 0.0, UPLOADED, 1),
+    }
+    advantages = {"response": response.keep - response.other, "one-shot": 0.0}
+    found = []
+    for name, (settings, covers, noise, trained, rounds) in rows.items():
+        signal = None
+        if name in SIGNALS:
+            numbers = 1 if name == "DPZV" else tangents
+            signal = forecast.of_queries(SIGNALS[name] * left, noise, rounds, numbers)
+        predicted = UPLOADED if name == "one-shot" else width
+        sent, advantage = 4e-6 * trained * records * clients, advantages.get(name, gaussian)
+        about = noise, trained, predicted, rounds, sent, advantage, signal
+        found.append(Way(name, settings, covers, *about))
+    return found
 
 
 def table(found: Sequence[Way]) -> list[list[str]]:
