@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor
 from vertizo.models.losses import Classification, MultiLabel, Task
 from vertizo.party.server_model import ServerSide
 from vertizo.privacy.clipping import Clip
+from vertizo.privacy.noise.mechanisms import NoiseSource
 from vertizo.protocol.messages import Query
 from vertizo.testing import federations
 from vertizo.testing.demands import demand
@@ -33,34 +33,20 @@ Batch: TypeAlias = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 """Rows, labels, and perhaps weights of records."""
 
 
-@dataclass
-class Heard:
+class Heard(NoiseSource):
     """A noise source that adds no noise and records the sums it is given."""
 
-    clip_norm: float
-    name: str = "none"
-    noise_std: float = 1.0
-    releases: list[Tensor] = field(default_factory=list)
+    name, is_secret, noise_std = "none", False, 1.0
 
-    def sum(self, release: int, rows: Tensor) -> Tensor:
-        """Record the sum of the records' contributions, [batch, K]."""
-        return self.onto(release, rows.sum(0))
-
-    def each(self, release: int, rows: Tensor) -> Tensor:
-        """Record each record's contribution by itself, [batch, K]."""
-        return self.onto(release, rows)
+    def __init__(self, clip_norm: float) -> None:
+        self.clip_norm = clip_norm
+        self.releases: list[Tensor] = []
 
     def onto(self, release: int, total: Tensor) -> Tensor:
         """Record a sum; AssertionError unless it is in float64, where rounding moves nothing."""
         demand(total.dtype == torch.float64, f"a release is summed in {total.dtype}")
         self.releases.append(total.clone())
         return total
-
-    def fill(self) -> None:
-        """There is nothing to draw."""
-
-    def forget(self) -> None:
-        """There is nothing to draw."""
 
 
 class Game(Protocol):
