@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.options import TAGS, Options, options_of, texts
+from vertizo.core.options import TAGS, Options, members, texts
 from vertizo.methods.choice import METHODS
 from vertizo.network.serving.options import ScoringOptions
 from vertizo.ops.agent.jobs.states import AFTER, MEANING
@@ -117,7 +117,7 @@ def _rows(
 def _choices(field: FieldInfo) -> list[Any]:
     """The options of which a name chooses one, if the field is such a choice."""
     return (
-        options_of(Annotated[field.annotation, None])
+        members(field.annotation)
         if field.discriminator
         or any(type(extra).__name__ == "Discriminator" for extra in field.metadata)
         else []

@@ -16,7 +16,8 @@ from tests.cli.conftest import Vertizo
 from vertizo.core.errors import ConfigError
 from vertizo.core.plugins import wings as module
 from vertizo.core.plugins.former_imports import FORMER
-from vertizo.core.plugins.wings import Wing, object_at, watched, wings
+from vertizo.core.plugins.imports import object_at
+from vertizo.core.plugins.wings import Wing, watched, wings
 
 OURS = {"lab": "vertizo.lab.wing:WING", "ops": "vertizo.ops.wing:WING"}
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vertizo.cli.console import print_list, say
 from vertizo.cli.options import argument
-from vertizo.core.plugins.wings import object_at, wings
+from vertizo.core.plugins.imports import object_at
+from vertizo.core.plugins.wings import wings
 
 KINDS = ("methods", "datasets", "models", "codecs", "mechanisms", "trackers")
 if TYPE_CHECKING:

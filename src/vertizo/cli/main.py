@@ -21,7 +21,8 @@ from typer.main import get_command
 from vertizo.cli import log
 from vertizo.core.errors import ConfigError, Interrupted, UserError
 from vertizo.core.memory import ran_out
-from vertizo.core.plugins.wings import object_at, wings
+from vertizo.core.plugins.imports import object_at
+from vertizo.core.plugins.wings import wings
 from vertizo.core.text.suggestions import nearest, question
 from vertizo.core.version import VERSION
 

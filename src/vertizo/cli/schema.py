@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vertizo.cli.options import argument
 from vertizo.core.names import AUTO
-from vertizo.core.plugins.wings import object_at, wings
+from vertizo.core.plugins.imports import object_at
+from vertizo.core.plugins.wings import wings
 from vertizo.core.text import strict_json
 
 if TYPE_CHECKING:

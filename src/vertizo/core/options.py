@@ -113,11 +113,6 @@ def chosen_by(key: str, default: str) -> Discriminator:
     return Discriminator(Tagged(key, default))
 
 
-def options_of(choice: Any) -> list[Any]:
-    """The option classes of a choice, such as `vertizo.config.schema.MethodConfig`."""
-    return members(get_args(choice)[0])
-
-
 def members(union: Any) -> list[Any]:
     """The option classes of a tagged union."""
     members = [get_args(member)[0] for member in get_args(union) if get_args(member)]

@@ -15,7 +15,6 @@ import mmap
 import os
 import shutil
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -67,4 +66,4 @@ def directory() -> str:
     """The folder that mapped files are made in."""
     if not os.environ.get("TMPDIR") and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
-    return str(Path(tempfile.gettempdir()))
+    return tempfile.gettempdir()

@@ -11,6 +11,12 @@ from typing import Any
 from vertizo.core.errors import ConfigError
 
 
+def object_at(path: str) -> Any:
+    """Import the object that this package, or a wing, names as ``module:name``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def load_object(key: str, path: str) -> Any:
     """Import the object that ``package.module:name`` or ``file.py:name`` names.
 

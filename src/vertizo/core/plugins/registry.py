@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
@@ -20,7 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Chosen, Options, chosen_by
-from vertizo.core.plugins.imports import load_object
+from vertizo.core.plugins.imports import load_object, object_at
 from vertizo.core.text.suggestions import nearest
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         there = self._builtin[name]
         if isinstance(there, str):
-            self._builtin[name] = there = _at(there)
+            self._builtin[name] = there = object_at(there)
         return there
 
     def __contains__(self, name: object) -> bool:
@@ -121,7 +120,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return f"{name!r}{nearest(name, known) or ';'} known are {', '.join(map(repr, known))}"
 
     def _checked(self, found: Any, words: str) -> T:
-        base = _at(self._base) if isinstance(self._base, str) else self._base
+        base = object_at(self._base) if isinstance(self._base, str) else self._base
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ConfigError(
                 f"{words}, which is no {base.__name__}; derive a class from "
@@ -174,8 +173,3 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def _written(option: Options, info: SerializationInfo) -> dict[str, Any]:
     return option.model_dump(mode=info.mode)
-
-
-def _at(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.plugins.imports import object_at
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,3 @@ def watched(what: str, address: str | None, *subject: Any) -> AbstractContextMan
             made: AbstractContextManager[Any] = object_at(wing.monitors[what])(address, *subject)
             return made
     raise ConfigError(f"federation has an address for {what!r}, which no installed wing watches")
-
-
-def object_at(path: str) -> Any:
-    """Import the object that a wing names as ``module:name``."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
