@@ -51,25 +51,13 @@ class LabelStatistic(AlongDirections):
 
     server_updates: ClassVar[tuple[UpdateName, ...]] = ("sgd", "none")  # in no reply either way
     server_join: ClassVar[Join] = "mean"  # each client's fit has the whole bias
+    whole_queries: ClassVar[int] = 1
+    mixes_features: ClassVar[bool] = False  # no message depends on another client's embeddings
+    fits_features: ClassVar[bool] = True  # at all of the client's records, to the released sum
 
     name: Literal["label-statistic"] = "label-statistic"
     spread: float = Field(default=1.0, gt=0)
     """How large a logit of the fit is expected to be: the standard deviation of its prior."""
-
-    @property
-    def whole_queries(self) -> int:
-        """One, about all records."""
-        return 1
-
-    @property
-    def mixes_features(self) -> bool:
-        """False: no message to a client depends on another's embeddings."""
-        return False
-
-    @property
-    def fits_features(self) -> bool:
-        """True: logits are fitted to the released sum at all of the client's records."""
-        return True
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
         """A number for each direction, and the noise of each."""

@@ -31,13 +31,9 @@ class OneShot(Method):
     server_update: ClassVar[UpdateName] = "none"
     server_updates: ClassVar[tuple[UpdateName, ...]] = ("none",)
     asks: ClassVar[bool] = False
+    releases_per_query: ClassVar[int] = 0  # there is no query
 
     name: Literal["one-shot"] = "one-shot"
-
-    @property
-    def releases_per_query(self) -> int:
-        """0, as there is no query."""
-        return 0
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
         """0: nothing is estimated."""
