@@ -75,16 +75,13 @@ def _count(size: int) -> tuple[int]:
     return (-(-size // CHUNK),)
 
 
-def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor) -> None:
-    """``vector += factor · u``, in place; vector [d] contiguous, factor float32 of no dimension."""
-    size = vector.numel()
-    _add[_count(size)](vector, seed, factor, size, kind == "signs", False, LANE)
+def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor, *, write: bool = False) -> None:
+    """``vector += factor · u``, or ``vector ← factor · u`` where ``write``, in place.
 
-
-def fill(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor) -> None:
-    """``vector ← factor · u``, in place; arguments as of `add`."""
+    ``vector`` is [d] and contiguous, ``factor`` float32 of no dimension.
+    """
     size = vector.numel()
-    _add[_count(size)](vector, seed, factor, size, kind == "signs", True, LANE)
+    _add[_count(size)](vector, seed, factor, size, kind == "signs", write, LANE)
 
 
 def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
