@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from vertizo.core.arrays import Scalar
 from vertizo.core.plugins.lazy_import import torch
-from vertizo.models.base import Model, Selected
+from vertizo.models.base import Model, Selected, gathered
 from vertizo.models.linear import blockwise
 from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.zeroth_order.directions import Direction, Directions
@@ -112,12 +112,9 @@ def outputs(
     model: Model, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
 ) -> Tensor:
     """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
-    if isinstance(inputs, Selected):
-        if direction.keep:
-            return at_once(model, inputs, direction, offsets)
-        inputs = inputs.gathered()
     if direction.keep:
         return at_once(model, inputs, direction, offsets)
+    inputs = gathered(inputs)
     if (
         isinstance(model, LinearStack)
         and direction.law != "coordinate"
