@@ -287,8 +287,8 @@ def test_numbers_are_those_of_the_words() -> None:
 def test_a_reader_gives_the_numbers_in_any_portions() -> None:
     for law in ["scaled-sphere", "rademacher"]:
         direction = Direction(law, 3 * BLOCK + 5, 7, keep=False)
-        expected, reader, start = direction.numbers(), direction.reader(), 0
+        expected, read, start = direction.numbers(), direction.reader(), 0
         for count in (1, 7, BLOCK, 2, BLOCK + 900, BLOCK - 905):
-            assert reader.read(count).equal(expected[start : start + count]), law
+            assert read(count).equal(expected[start : start + count]), law
             start += count
         assert start == direction.dimension, law

@@ -29,7 +29,7 @@ Privacy noise is never drawn from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, get_args
@@ -121,29 +121,6 @@ def blocks(kind: Kind, seed: int, size: int) -> Iterator[Numbers]:
         yield source.fill(buffer[: size - start], kind)
 
 
-class Reader:
-    """Reads any count of numbers at a time from blocks, each valid until the next is asked for."""
-
-    def __init__(self, blocks: Iterator[Tensor]) -> None:
-        self._blocks = blocks
-        self._left = torch.empty(0)
-        self._buffer = torch.empty(0)
-
-    def read(self, count: int) -> Tensor:
-        """The next ``count`` numbers; valid until the next call."""
-        if self._buffer.numel() < count:
-            self._buffer = torch.empty(count)
-        found, done = self._buffer[:count], 0
-        while done < count:
-            if not self._left.numel():
-                self._left = next(self._blocks)
-            taken = min(count - done, self._left.numel())
-            found[done : done + taken] = self._left[:taken]
-            self._left = self._left[taken:]
-            done += taken
-        return found
-
-
 class Direction:
     """One drawn direction ``u`` of ``dimension`` numbers, which law and 64-bit seed decide.
 
@@ -188,9 +165,28 @@ class Direction:
         """A vector [d] of zeros where u is."""
         return torch.zeros(self.dimension)
 
-    def reader(self) -> Reader:
-        """A `Reader` of the same numbers, never held as a whole; not for the law coordinate."""
-        return Reader(self._blocks())
+    def reader(self) -> Callable[[int], Tensor]:
+        """A function that gives the next so many of the same numbers, valid until the next call.
+
+        They are never held as a whole. Not for the law coordinate.
+        """
+        blocks, left, buffer = self._blocks(), torch.empty(0), torch.empty(0)
+
+        def read(count: int) -> Tensor:
+            nonlocal left, buffer
+            if buffer.numel() < count:
+                buffer = torch.empty(count)
+            found, done = buffer[:count], 0
+            while done < count:
+                if not left.numel():
+                    left = next(blocks)
+                taken = min(count - done, left.numel())
+                found[done : done + taken] = left[:taken]
+                left = left[taken:]
+                done += taken
+            return found
+
+        return read
 
     @property
     def scale(self) -> float:

@@ -143,7 +143,7 @@ def by_blocks(
 ) -> Tensor:
     """Outputs at all offsets together, along a direction that is drawn once and not held."""
     lengths = [offset * direction.scale for offset in offsets]
-    return blockwise.along(model, direction.reader().read, lengths, inputs)
+    return blockwise.along(model, direction.reader(), lengths, inputs)
 
 
 def in_place(
