@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 from pydantic import (
     GetJsonSchemaHandler,
+    GetPydanticSchema,
     PlainSerializer,
     SerializationInfo,
     Tag,
@@ -26,22 +26,6 @@ T = TypeVar("T")
 
 FOREIGN: dict[str, Any] = {}
 """All objects found outside this package so far, by the name they were asked for by."""
-
-
-@dataclass(frozen=True)
-class AllowExternal:
-    """An annotation by which a JSON schema also accepts names from outside, with any keys."""
-
-    registry: Registry[Any]
-
-    def __get_pydantic_json_schema__(
-        self, core: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        names = [{"pattern": ":"}, {"enum": list(self.registry.offered())}]
-        properties = {"name": {"type": "string", "anyOf": names}}
-        elsewhere = {"type": "object", "required": ["name"], "properties": properties}
-        known = handler(core)
-        return {**known, "oneOf": [*known["oneOf"], elsewhere]}
 
 
 def short(name: str) -> str:
@@ -147,8 +131,16 @@ class Registry(Mapping[str, T], Generic[T]):
             chosen_by("name", default),
             WrapValidator(self._chosen),
             PlainSerializer(_written),
-            AllowExternal(self),
+            GetPydanticSchema(get_pydantic_json_schema=self._with_external),
         ]
+
+    def _with_external(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The JSON schema of a choice, which also accepts names from outside, with any keys."""
+        names = [{"pattern": ":"}, {"enum": list(self.offered())}]
+        properties = {"name": {"type": "string", "anyOf": names}}
+        elsewhere = {"type": "object", "required": ["name"], "properties": properties}
+        known = handler(core)
+        return {**known, "oneOf": [*known["oneOf"], elsewhere]}
 
     def _chosen(self, value: Any, builtin: Callable[[Any], Any]) -> Any:
         """Validate a value by its class from outside; ``builtin`` validates all others."""
