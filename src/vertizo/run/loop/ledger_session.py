@@ -17,10 +17,9 @@ from vertizo.data.vertical import VerticalData
 from vertizo.privacy.accounting import guarantee
 from vertizo.privacy.accounting.events import LedgerBudget, Releases
 from vertizo.privacy.labels import label_file
-from vertizo.privacy.ledger.base import Ledger
+from vertizo.privacy.ledger.base import Ledger, LedgerView
 from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.ledger.register import FURTHER, Register
-from vertizo.privacy.ledger.view import LedgerView
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.build.data_defaults import complete
