@@ -236,6 +236,7 @@ class ClippedGaussian(Plan):
 
     STATE = ("_made", "_clip", "_ledger")
     tolerant = True
+    releases: Releases
     _ledger: Ledger
 
     def __init__(
@@ -249,8 +250,7 @@ class ClippedGaussian(Plan):
         published: float | None = None,
         by_formula: bool = False,
     ) -> None:
-        self.releases: Releases | None = releases
-        self._releases = releases
+        self.releases = releases
         self.delta = fraction("privacy.delta", delta)
         self._clip = CountedClip(releases.reply.clip_norm)
         clip = self._clip.clip
@@ -266,11 +266,11 @@ class ClippedGaussian(Plan):
 
     def admit(self, client: int, ids: Tensor) -> None:
         """Refuse what would take a record past its budget."""
-        self._ledger.admit(client, ids, self._releases.cost)
+        self._ledger.admit(client, ids, self.releases.cost)
 
     def commit(self, answers: Sequence[Answer]) -> None:
         """Charge all of these answers, or none."""
-        cost = self._releases.cost
+        cost = self.releases.cost
         self._ledger.commit(
             [Entry(a.client, a.number, a.query, a.ids, cost, a.reply) for a in answers]
         )
@@ -303,7 +303,7 @@ class ClippedGaussian(Plan):
     ) -> Statement:
         """State an ε if the server's updates are private too; noise by the formula is
         `published`."""
-        releases, delta = self._releases, self.delta
+        releases, delta = self.releases, self.delta
         alone, step = releases.replies_alone_mu, releases.step
         published = None if self._published is None else epsilon_of(self._published, delta)
         named = releases.clients * releases.queries

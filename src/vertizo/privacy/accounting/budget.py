@@ -159,19 +159,18 @@ def epsilons(found: Budget, person: float | None = None, records: int = 1) -> li
     ``person`` is the ε of a person with ``records`` training records; None for no such row.
     """
     published, views = found.published, found.views
-    everything = bound_text(views.all_clients)
+    everything, own = bound_text(views.all_clients), bound_text(views.own_replies)
     replies = bound_text(epsilon_of(found.releases.replies_alone_mu, found.delta))
-    own = bound_text(views.own_replies)
-    return [
+    rows = [
         ["who, from what", "this plan", "published noise"],
         ["all clients together, whatever they do", everything, "no bound"],
-        *(
-            []
-            if person is None
-            else [[f"  of a person with {records} records", bound_text(person), "no bound"]]
-        ),
-        ["  from the replies alone", replies, _figure(published.all_replies)],
-        ["a single client, from its own replies alone", own, _figure(published.own_replies)],
+    ]
+    if person is not None:
+        rows.append([f"  of a person with {records} records", bound_text(person), "no bound"])
+    return [
+        *rows,
+        ["  from the replies alone", replies, f"{published.all_replies:.4g}"],
+        ["a single client, from its own replies alone", own, f"{published.own_replies:.4g}"],
         ["  with what the others' models carry", everything, "no bound"],
         ["an outsider who is given the models", f"at most {everything}", "no bound"],
         ["an outsider on an encrypted line", "sizes, times", "sizes, times"],
@@ -188,7 +187,7 @@ def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
         f"record has, is right at most {label_advantage.success_text(advantage)} of the time: "
         f"label advantage {label_advantage.text(advantage)}.",
         f"The published formula would have set σ = {published.noise_std:.6g} on the sum and called "
-        f"it ε = {wanted:g}. Its replies alone give ε = {_figure(published.all_replies)}: its μ is "
+        f"it ε = {wanted:g}. Its replies alone give ε = {published.all_replies:.4g}: its μ is "
         f"√(D/B) = {factor:.4g} times too small, because clients know their batches. Its server "
         "trains on raw labels, for which no bound holds at all.",
         "Protected: one training record against its replacement; its label where classes and "
@@ -196,7 +195,3 @@ def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
         "is not counted.",
         *filter(None, [large]),
     ]
-
-
-def _figure(epsilon: float) -> str:
-    return f"{epsilon:.4g}"

@@ -166,7 +166,11 @@ class DurableLedger(Ledger):
             raise RunError(f"a run of a ledger is named {run!r}; name it in one line")
         with opened(path, witness_folder, accept=False) as (file, witness):
             check(file.tally.budget)
-            beside = () if names is None else _claimed(file, witness, names)
+            beside: tuple[Registered, ...] = ()
+            if names is not None:
+                with (register := Register(witness.path.parent)).locked():
+                    tally = file.tally
+                    beside = register.claim(tally.identity, path, tally.budget, names)
             return cls(file, witness, run, share, secret, replays, beside)
 
     @staticmethod
@@ -335,13 +339,6 @@ class DurableLedger(Ledger):
             raise RunError(
                 f"the ledger {self._file.path} was closed, or writing to it failed; open it again"
             )
-
-
-def _claimed(file: LedgerFile, witness: Witness, names: Names) -> tuple[Registered, ...]:
-    """The other ledgers that are for some of these records; RunError where this is for others."""
-    with (register := Register(witness.path.parent)).locked():
-        tally = file.tally
-        return register.claim(tally.identity, file.path, tally.budget, names)
 
 
 def _check_constants(path: Path, agreed: SecretSteps | None, wanted: SecretSteps) -> None:

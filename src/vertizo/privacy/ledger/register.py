@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -280,11 +280,8 @@ class Register:
         for known in self._all():
             if Path(known.ledger).exists():
                 continue
-            witness = Witness(known.identity, self._witnesses)
-            try:
+            with closing(Witness(known.identity, self._witnesses)) as witness:
                 head = witness.open()
-            finally:
-                witness.close()
             if known.is_empty or (head is not None and head.sequence <= 1):  # it names a run
                 self.forget(known.identity)
 

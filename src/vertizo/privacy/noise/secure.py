@@ -167,7 +167,11 @@ class _Pool:
     def take(self, count: int) -> Integers:
         """``count`` numbers that nobody else gets."""
         with self._lock:
-            taken = self._pop(min(count, self._left))
+            start = max(0, self._left - count)
+            last = self._ready[start : self._left]
+            taken = last.copy()
+            last[:] = 0
+            self._left = start
         missing = count - taken.size
         if missing:
             fresh = self._source.draw(max(missing, self._ready.size))
@@ -180,13 +184,6 @@ class _Pool:
         missing = self._ready.size - self._left
         if 2 * missing > self._ready.size:
             self._put(self._source.draw(missing))
-
-    def _pop(self, count: int) -> Integers:
-        last = self._ready[self._left - count : self._left]
-        taken = last.copy()
-        last[:] = 0
-        self._left -= count
-        return taken
 
     def _put(self, fresh: Integers) -> None:
         with self._lock:
