@@ -42,10 +42,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def replacing(path: Path, digest: str) -> Iterator[None]:
-    """List a file's new content before and after the block that replaces it.
-
-    OSError where the list cannot be written.
-    """
+    """List a file's new content before and after the block that replaces it; may raise OSError."""
     known = _lines(path.parent)
     if known is None:
         there = sorted(each for each in path.parent.iterdir() if _is_kept(each))

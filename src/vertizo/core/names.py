@@ -42,8 +42,7 @@ Head = Literal["private", "raw"]
 """Which head predicts: the server's own model, or one fitted on raw labels."""
 
 PretrainName = Literal["none", "pca", "whiten", "splines", "kmeans", "filters"]
-"""Preparation of a client's features before training, without labels
-(`vertizo.models.pretrained`)."""
+"""Preparation of a client's features, without labels (`vertizo.models.pretrained`)."""
 FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "splines", "kmeans")
 """Ways that are fitted on all of its records, so that one's features depend on others."""
 
@@ -56,17 +55,13 @@ CONTROLS: dict[str, str] = {
 """Control runs that a figure is compared with → their names in tables."""
 
 Naming = Literal["sent", "implicit"]
-"""How a query names its records: by their IDs, or, where both sides know the order of
-records, by the number of a batch."""
+"""How a query names records: by IDs, or by a batch's number where both sides know the order."""
 
 Encoding = Literal["utf-8", "gb18030", "cp1252"]
 """Encodings of CSV files: that of most programs, of Chinese and of older Western ones."""
 
 Side = Literal["width", "height", "channels"]
-"""The axis along which clients' maps of an image are joined.
-
-See `vertizo.models.architectures.resnet`.
-"""
+"""The axis along which clients' maps are joined (`vertizo.models.architectures.resnet`)."""
 
 Family = Literal["bert", "distilbert"]
 Pooling = Literal["mean", "cls"]

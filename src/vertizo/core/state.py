@@ -54,11 +54,7 @@ class Stateful:
         return {key: _written(_at(self, path)) for key, path in _fields(type(self))}
 
     def load(self, state: Any) -> None:
-        """Go on from a state.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is the state of something else.
-        """
+        """Go on from a state; KeyError, TypeError or ValueError if it is that of something else."""
         declared = dict(_fields(type(self)))
         if not isinstance(state, Mapping):
             raise TypeError(f"no state of a {type(self).__name__}")

@@ -241,8 +241,7 @@ class Method(Chosen):
         return (1,)
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """Dimensions that a client's gradient is estimated in (from d_m, d_h and B); 0 if
-        computed."""
+        """Dimensions that a client's gradient is estimated in (from d_m, d_h, B); 0 if computed."""
         return 0.0 if self.first_order_client else parameters
 
     def check(self, clients: int) -> None:

@@ -301,8 +301,7 @@ class ClippedGaussian(Plan):
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """State an ε if the server's updates are private too; noise by the formula is
-        `published`."""
+        """State an ε if the server's updates are private too; by the formula it is `published`."""
         releases, delta = self.releases, self.delta
         alone, step = releases.replies_alone_mu, releases.step
         published = None if self._published is None else epsilon_of(self._published, delta)

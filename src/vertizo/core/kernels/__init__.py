@@ -34,10 +34,7 @@ COMPILED = None not in _TWINS.values()
 
 
 def _fastest(twin: Function) -> Function:
-    """The compiled function of that name, or its plain twin where nothing was compiled.
-
-    It is typed as its twin, so that calls are checked against the twin's signature.
-    """
+    """The compiled function of that name, else the plain twin; typed as the twin either way."""
     compiled = _TWINS[twin.__module__]
     return twin if compiled is None else getattr(compiled, twin.__name__)
 

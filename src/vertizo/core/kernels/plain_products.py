@@ -180,10 +180,7 @@ def _put(out: Numbers, result: Tensor, relu: int) -> None:
 
 
 def _tensor(array: Numbers) -> Tensor:
-    """The array as a tensor that begins at a cache line, on which last digits of products depend.
-
-    An array above `COPIED` bytes is not copied for that.
-    """
+    """The array as a tensor; a small one begins at a cache line, as last digits depend on that."""
     tensor = torch.from_numpy(array)
     if tensor.data_ptr() % LINE == 0 or array.nbytes > COPIED:
         return tensor

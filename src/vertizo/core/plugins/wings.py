@@ -34,11 +34,7 @@ class Wing:
 
 @cache
 def wings() -> tuple[Wing, ...]:
-    """All installed wings, in the order of their names.
-
-    Raises:
-        ConfigError: one cannot be imported, or is no `Wing`.
-    """
+    """All installed wings by name; ConfigError if one cannot be imported, or is no `Wing`."""
     found = []
     for point in sorted(entry_points(group="vertizo.wings"), key=lambda point: point.name):
         try:

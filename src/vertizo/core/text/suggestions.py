@@ -54,10 +54,7 @@ def likeness(one: str, other: str) -> float:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in small letters: of snake_case, kebab-case and camelCase.
-
-    Letters are in Unicode's form NFKC, in which full-width ones are like others.
-    """
+    """The words of a name in any case, in small letters; NFKC makes full-width ones like others."""
     apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", unicodedata.normalize("NFKC", name))
     return re.findall(r"[^\W_]+", apart.casefold())
 

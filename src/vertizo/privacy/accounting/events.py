@@ -181,8 +181,7 @@ class LedgerBudget:
 
     @staticmethod
     def from_json(text: str) -> LedgerBudget:
-        """Read what `to_json` wrote; ValueError, TypeError, KeyError or ConfigError if it is
-        not."""
+        """Read what `to_json` wrote; ValueError, TypeError, KeyError or ConfigError otherwise."""
         fields = json.loads(text)
         if fields["secret"] is not None:
             fields["secret"] = SecretSteps(**fields["secret"])

@@ -43,7 +43,6 @@ LEAST_LOG_NOISE = -7.0
 
 def epsilon(releases: Releases, delta: float) -> float:
     """The ε that holds for one record against all clients together, at δ."""
-
     return _epsilon(releases, releases.known_mu, releases.secret, delta, FINE)
 
 
@@ -226,10 +225,7 @@ def calibrate(
 
 
 def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: float) -> float:
-    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP.
-
-    The root is searched on a coarse grid of privacy losses and then checked on the fine one.
-    """
+    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP."""
     from scipy.optimize import brentq
 
     def excess(log_noise: float, grid: float = COARSE) -> float:

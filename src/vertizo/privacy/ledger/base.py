@@ -140,11 +140,7 @@ class Ledger(Stateful, ABC):
 
     @abstractmethod
     def begin_step(self, number: int) -> None:
-        """Charge every record for step ``number``, from 0, of the server on a secret sample.
-
-        Raises:
-            BudgetError: all steps were made.
-        """
+        """Charge every record for secret step ``number``, from 0; BudgetError if all were made."""
 
     def settle(self) -> None:
         """End the replay of a resumed run: what comes now is charged as new."""
