@@ -19,12 +19,10 @@ from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import CONTROLS
-from vertizo.core.text import strict_json
 from vertizo.lab.engines import Engine, Forgive, Run, share_done
 from vertizo.privacy.accounting import label_advantage
 from vertizo.run.build.label_free import controls_of
 from vertizo.run.experiment import Experiment
-from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
 from vertizo.run.results.summary_figures import rows as summary_rows
 
@@ -289,10 +287,3 @@ def mean_and_spread(figures: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean of figures, and their standard deviation; None for that of a single one."""
     spread = statistics.stdev(figures) if len(figures) > 1 else None
     return statistics.fmean(figures), spread
-
-
-def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> None:
-    """Write the figures to ``comparison.json`` in a folder."""
-    content = {**settings, "methods": {row.label: row.as_dict() for row in found}}
-    text = strict_json.text(content, indent=2) + "\n"
-    checkpoint.keep(folder / "comparison.json", text.encode())

@@ -1,13 +1,22 @@
-"""The makers of a result: commits, versions, processors and seconds of the runs behind it."""
+"""A result's file, and its makers: commits, versions, processors and seconds of the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vertizo.core.text import strict_json
+from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
 from vertizo.run.results.provenance import commit, processor, versions
+
+
+def keep(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a result to a file, with its digest; RunError if it cannot be written."""
+    with checkpoint.writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.keep(file, f"{strict_json.text(content, indent=2)}\n".encode())
 
 
 def this(seconds: float) -> dict[str, Any]:
@@ -21,16 +30,15 @@ def this(seconds: float) -> dict[str, Any]:
 
 
 def runs(folders: Iterable[Path]) -> dict[str, Any]:
-    """Describe finished runs: each commit and processor once, and the versions of the last run.
-
-    ``seconds`` is the sum over all runs, even of those that ran side by side. Folders without a
-    finished run are left out.
-    """
+    """Describe finished runs; folders without one are left out."""
     return together(_run(RunFolder(path)) for path in folders)
 
 
 def together(parts: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    """Merge several makers into one; empty if there is none."""
+    """Merge several makers: each commit and processor once, the last one's versions, all seconds.
+
+    The seconds of runs that ran side by side are added up as well. Empty if there is no maker.
+    """
     found = [each for each in parts if each]
     if not found:
         return {}

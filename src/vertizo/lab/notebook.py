@@ -112,14 +112,15 @@ def made(
     """Make a comparison's runs, write ``comparison.json`` and return a row for each method."""
     summaries = comparison.execute(runs, engine, progress)
     found = comparison.rows(runs, summaries, targets, by)
-    said = {
+    content = {
         "command": command,
         "version": VERSION,
         "dataset": summaries[runs[0]]["dataset"],
         "bytes_by": by,
         "made_by": made_by.runs(run.folder for run in runs),
+        "methods": {row.label: row.as_dict() for row in found},
     }
-    comparison.write(folder, found, said)
+    made_by.keep(folder / "comparison.json", content)
     return found
 
 
@@ -199,7 +200,7 @@ def measured(
     content = found.run(jobs, progress)
     by = made_by.this(perf_counter() - began)
     content = {"command": command, "version": VERSION, "made_by": by, **content}
-    study.write(found.folder, content)
+    made_by.keep(found.folder / study.NAME, content)
     return content
 
 

@@ -92,7 +92,7 @@ def test_every_attack_says_who_and_what() -> None:
 
 
 def test_options_of_an_attack() -> None:
-    assert make("model-completion", ["per_class=7"]).describe()["per_class"] == 7
+    assert make("model-completion", ["per_class=7"]).model_dump()["per_class"] == 7
     for name, options, word in (
         ("model-completion", ["per_class=none"], "per_class"),
         ("model-completion", ["per_clas=7"], "per_clas"),

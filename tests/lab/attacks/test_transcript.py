@@ -10,7 +10,8 @@ from tests.lab.attacks.trials import LABORATORY
 from vertizo.config.schema import ExperimentConfig
 from vertizo.lab.attacks import arena
 from vertizo.lab.attacks.settings import setting
-from vertizo.lab.attacks.transcript import Exchange, Reader, Transcript
+from vertizo.lab.attacks.transcript import Exchange, Transcript
+from vertizo.lab.attacks.transcript import exchanges as decoded
 
 SMALL = ("data.limit=60", "batch_size=16")
 
@@ -25,11 +26,11 @@ def trained(
 
 
 def exchanges(ground: arena.Arena, client: int | None = None) -> list[Exchange]:
-    return Reader.of(ground.config, ground.data.records).exchanges(ground.transcript, client)
+    return decoded(ground.transcript, ground.config, ground.data.records, client)
 
 
 def test_every_answered_query_is_an_exchange() -> None:
-    assert Reader.of(setting("sum", "vafl"), 5).exchanges(Transcript()) == []
+    assert decoded(Transcript(), setting("sum", "vafl"), 5) == []
     for method in ("dpzv", "vafl", "split", "czofo", "syn-zoo-vfl"):
         ground = trained(method, "epochs=2")
         found = exchanges(ground)
@@ -66,7 +67,7 @@ def test_a_frame_that_was_sent_again_is_one_exchange() -> None:
 def test_only_the_latest_are_kept_if_that_is_asked() -> None:
     ground = trained("split", "epochs=4", latest=3)
     assert [e.number for e in exchanges(ground, 1)] == [13, 14, 15]
-    assert ground.transcript.frames_seen > len(ground.transcript.frames())
+    assert [len(frames) for frames in ground.transcript.frames.values()] == [3 * 3, 3 * 3]
 
 
 def test_a_client_has_its_own_exchanges_only() -> None:

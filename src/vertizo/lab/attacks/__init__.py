@@ -20,7 +20,7 @@ from vertizo.lab.attacks.choice import ATTACKS
 from vertizo.lab.attacks.runner import Entry, Laboratory, Trials, table
 from vertizo.lab.attacks.scores import Figure, Guesses, Measurement
 from vertizo.lab.attacks.settings import SETTINGS, setting
-from vertizo.lab.attacks.transcript import Exchange, Reader, Transcript
+from vertizo.lab.attacks.transcript import Exchange, Transcript, exchanges
 
 __all__ = [
     "ATTACKS",
@@ -32,9 +32,9 @@ __all__ = [
     "Guesses",
     "Laboratory",
     "Measurement",
-    "Reader",
     "Transcript",
     "Trials",
+    "exchanges",
     "setting",
     "table",
 ]

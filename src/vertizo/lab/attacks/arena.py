@@ -21,7 +21,7 @@ from vertizo.lab.attacks.adversaries import (
 )
 from vertizo.lab.attacks.malicious_clients import Intruder
 from vertizo.lab.attacks.scores import Promise
-from vertizo.lab.attacks.transcript import Exchange, Reader, Transcript
+from vertizo.lab.attacks.transcript import Exchange, Transcript, exchanges
 from vertizo.methods.base import ClientPair
 from vertizo.models.base import Model
 from vertizo.party.batches import Batches
@@ -93,8 +93,7 @@ class Arena:
         return public(self.config, self.data, self.federation)
 
     def _exchanges(self, client: int | None = None) -> list[Exchange]:
-        reader = Reader.of(self.config, self.data.records)
-        return reader.exchanges(self.transcript, client)
+        return exchanges(self.transcript, self.config, self.data.records, client)
 
     def eavesdropper(self) -> Eavesdropper:
         """Build the adversary that reads the frames of all clients."""
@@ -170,19 +169,14 @@ def train(
     latest: int | None = None,
     watch_server: bool = False,
 ) -> Arena:
-    """Train a federation to the end with every frame recorded.
+    """Train a federation to the end, in memory, with every frame recorded.
 
     Args:
-        config: as for `Experiment`; the run stays in memory.
-        data: the data, split between the parties.
+        config, data: as for `Experiment`, whose errors are raised.
         intruder: makes the client that replaces client `CURIOUS`, from what is public and that
             client's batches; None for honest clients only.
         latest: number of queries kept of each client, the last ones; None for all.
         watch_server: whether to record the server's state at the queries of client `CURIOUS`.
-
-    Raises:
-        ConfigError: the configuration does not fit the data.
-        RunError: training diverged.
     """
     torch.set_num_threads(config.threads)
     codecs = config.codecs.model_copy(update={"ids": "sent"})  # no secret either way, and readable

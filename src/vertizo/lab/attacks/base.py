@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import Options
@@ -47,10 +47,6 @@ class Attack(Options):
     def stream(self, config: ExperimentConfig) -> Stream:
         """Return the attacker's random stream, apart from those of the federation."""
         return Stream.from_seed(config.seed).child("attack", self.name)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the attack's options, for JSON."""
-        return self.model_dump(mode="json")
 
 
 def why_several(data: VerticalData) -> str | None:

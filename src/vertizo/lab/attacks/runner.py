@@ -14,7 +14,6 @@ from vertizo.config import schema as configuration
 from vertizo.config.error_lines import explain, override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.text import strict_json
 from vertizo.core.text.suggestions import nearest
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.attacks.base import Attack, why_several
@@ -22,7 +21,6 @@ from vertizo.lab.attacks.choice import ATTACKS
 from vertizo.lab.attacks.scores import Figure, Measurement
 from vertizo.lab.attacks.settings import setting, with_noise
 from vertizo.run.experiment import Experiment
-from vertizo.run.results import checkpoint
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,7 @@ Configure = Callable[[int], ExperimentConfig]
 
 
 def make(name: str, settings: Sequence[str] = ()) -> Attack:
-    """Make an attack by name, with options ``key=value``.
-
-    Raises:
-        ConfigError: the attack or an option is unknown; the message names the known ones.
-    """
+    """Make an attack by name, with options ``key=value``; ConfigError if one is unknown."""
     if name not in ATTACKS:
         known = [*ATTACKS, "table"]
         hint = nearest(name, known) or f"; known are {', '.join(known)}"
@@ -86,23 +80,21 @@ def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
 def configured(tried: Attack, path: Path | None, settings: Sequence[str]) -> tuple[Configure, int]:
     """Return a function from seed to configuration, and the first seed.
 
-    The configuration is that of the file or, without one, the attack's own setting.
-
-    Raises:
-        ConfigError: the file or an override is wrong.
+    The configuration is that of the file or, without one, the attack's own setting. ConfigError if
+    the file or an override is wrong.
     """
     if path is not None:
         config = configuration.load(path, settings)
-        return partial(_seeded, config), config.seed
-    method, left = "vafl", list[str]()
-    for each in settings:
-        key, _, value = each.partition("=")
-        if key.strip() in ("method.name", "method"):
-            method = value.strip()
-        else:
-            left.append(each)
-    noise = any(s.replace(" ", "") == "privacy.mechanism=gaussian" for s in settings)
-    config = setting(tried.setting, method, noise=noise, overrides=left)
+    else:
+        method, left = "vafl", list[str]()
+        for each in settings:
+            key, _, value = each.partition("=")
+            if key.strip() in ("method.name", "method"):
+                method = value.strip()
+            else:
+                left.append(each)
+        noise = any(s.replace(" ", "") == "privacy.mechanism=gaussian" for s in settings)
+        config = setting(tried.setting, method, noise=noise, overrides=left)
     return partial(_seeded, config), config.seed
 
 
@@ -113,11 +105,7 @@ def _seeded(config: ExperimentConfig, seed: int) -> ExperimentConfig:
 def cell(
     path: Path | None, settings: Sequence[str], tried: Attack, method: str, noise: bool
 ) -> Configure:
-    """Return a function from seed to the configuration of a table cell, with or without noise.
-
-    Raises:
-        ConfigError: the file or an override is wrong.
-    """
+    """Return a table cell's configuration by seed; ConfigError for a wrong file or override."""
     if path is None:
         made = partial(setting, tried.setting, method, noise=noise, overrides=settings)
         return lambda seed: made(seed=seed)
@@ -156,12 +144,8 @@ class Laboratory:
     ) -> Trials:
         """Run an attack on one method over seeds; ``done`` is called after every trial.
 
-        If ``forgiving``, a problem (the attack does not fit, the configuration is invalid, or
-        training diverges) is stored in `Trials.unfit` and not raised.
-
-        Raises:
-            ConfigError: the attack does not fit the configuration.
-            RunError: training diverged.
+        Raises a `ConfigError` if the attack or the configuration does not fit, and a `RunError` if
+        training diverges; if ``forgiving``, they are stored in `Trials.unfit` instead.
         """
         first = configure(seeds[0])
         method, noise = first.method.name, first.privacy.mechanism == "gaussian"
@@ -170,10 +154,10 @@ class Laboratory:
         for seed in seeds:
             config = configure(seed)
             try:
-                problem = why_several(self.data(config))
-                problem = problem or attack.unfit(config, self.data(config))
+                data = self.data(config)
+                problem = why_several(data) or attack.unfit(config, data)
                 if problem is None:
-                    results.append(attack.trial(config, self.data(config)))
+                    results.append(attack.trial(config, data))
             except (ConfigError, RunError) as error:
                 if not forgiving:
                     raise
@@ -202,11 +186,7 @@ class Entry:
 def table(
     entries: Sequence[Entry], seeds: Sequence[int], done: Callable[[], None] | None = None
 ) -> Iterator[Trials]:
-    """Yield every entry's trials as they finish; where an attack does not fit, with the reason.
-
-    Raises:
-        ConfigError, DataError: no run is possible with a configuration.
-    """
+    """Yield every entry's trials as they finish; where an attack does not fit, with the reason."""
     laboratory = Laboratory()
     for entry in entries:
         try:
@@ -215,15 +195,3 @@ def table(
             yield Trials(entry.attack.name, entry.method, entry.noise, (), {}, unfit=str(error))
             continue
         yield laboratory.trials(entry.attack, entry.configure, seeds, forgiving=True, done=done)
-
-
-def write(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Write figures to ``attacks.json`` in a folder, which is made; RunError if that fails."""
-    text = strict_json.text(content, indent=2) + "\n"
-    place = folder / "attacks.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.keep(place, text.encode())
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
-    return place

@@ -55,19 +55,27 @@ class Figure:
         values = (m.value for m in self.measurements)
         return None if count < 2 else statistics.stdev(values) / math.sqrt(count)
 
+    @property
+    def bound(self) -> float | None:
+        """The largest bound of a trial; None where no guarantee holds."""
+        return max((m.bound for m in self.measurements if m.bound is not None), default=None)
+
+    def __str__(self) -> str:
+        error = self.standard_error
+        return f"{self.mean:.3f}" if error is None else f"{self.mean:.3f} ± {error:.3f}"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the mean, its standard error and every trial, for JSON."""
         known = self.measurements
-        bounds = [m.bound for m in known if m.bound is not None]
         advantages = [m.label_advantage for m in known if m.label_advantage is not None]
         return {
             "mean": self.mean,
             "standard_error": self.standard_error,
             "control": self.control,
-            "trials": [m.value for m in self.measurements],
-            "controls": [m.control for m in self.measurements],
-            "guesses": [m.count for m in self.measurements],
-            **({"bound": max(bounds)} if bounds else {}),
+            "trials": [m.value for m in known],
+            "controls": [m.control for m in known],
+            "guesses": [m.count for m in known],
+            **({} if self.bound is None else {"bound": self.bound}),
             **({"label_advantage": max(advantages)} if advantages else {}),
         }
 
@@ -119,9 +127,8 @@ class Guesses:
     def score(self, truth: Tensor, promise: Promise | None = None) -> Measurement:
         """Measure the share of right guesses; the control is the share of the commonest class.
 
-        Args:
-            truth: labels of the training records, int64 [D].
-            promise: the run's guarantee for labels, if one holds.
+        ``truth`` are the labels of the training records, int64 [D]; ``promise`` is the run's
+        guarantee for them, if one holds.
         """
         right = self.labels == truth[self.ids]
         if not right.numel():
@@ -181,9 +188,7 @@ def tpr_at(fpr: float, scores: Tensor, positive: Tensor) -> float:
 def relative_error(guess: Tensor, truth: Tensor, mean: Tensor) -> float:
     """Divide a reconstruction's squared error by the mean predictor's; below 1 is a leak.
 
-    Args:
-        guess, truth: reconstructed and true numbers, [records, numbers].
-        mean: the guess without any message, [numbers].
+    ``guess`` and ``truth`` are [records, numbers]; ``mean`` is the guess without any message.
     """
     without = float((truth - mean).double().square().sum())
     return float((truth - guess).double().square().sum()) / without if without else 1.0

@@ -126,8 +126,7 @@ def _add_noise(tree: Tree, method: type[Method]) -> None:
 def with_noise(config: ExperimentConfig) -> ExperimentConfig:
     """Add noise of μ = 1 a reply to a user's configuration; the server's update stays.
 
-    Raises:
-        ConfigError: the configuration has a mechanism already, or noise does not fit.
+    ConfigError if the configuration has a mechanism already, or noise does not fit.
     """
     if config.privacy.mechanism != "none":
         raise ConfigError(

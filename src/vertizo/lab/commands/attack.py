@@ -108,11 +108,9 @@ def attack(
         "made_by": made_by.this(perf_counter() - began),
         "results": [trials.as_dict() for trials in found],
     }
-    place = None
-    if out is not None:
-        from vertizo.lab.attacks.runner import write
-
-        place = write(out, content)
+    place = None if out is None else out / "attacks.json"
+    if place is not None:
+        made_by.keep(place, content)
     if as_json:
         print(strict_json.line(content))
     else:
@@ -184,16 +182,20 @@ def _bar(total: int) -> AbstractContextManager[Callable[[], None] | None]:
 def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: bool) -> None:
     """Print one attack's figures, or the table of all attacks on all methods."""
     from vertizo.lab.attacks.choice import ATTACKS
-    from vertizo.lab.attacks.table import of_many, of_one, reasons
 
     each = counted(seeds, "seed")
     if as_table:
-        headings, *rows = of_many(found)
+        headings, *rows = _of_many(found)
         print_table(headings, rows, f"attacks, {each}: found (control)")
-        notes = list(reasons(found))
+        unfit = (
+            f"n/a: {t.attack} on {t.method}{' with noise' if t.noise else ''}: {t.unfit}"
+            for t in found
+            if t.unfit
+        )
+        notes = list(dict.fromkeys(unfit))
     else:
         (one,) = found
-        headings, *rows = of_one(one)
+        headings, *rows = _of_one(one)
         noise = ", noise on replies" if one.noise else ""
         title = f"{one.attack} on {one.method}{noise}, {each}"
         show(grid(headings, rows, title, room(), words=2))
@@ -203,3 +205,39 @@ def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: 
     spread = "± is the standard error over seeds." if seeds > 1 else "One seed: no spread."
     ending = [f"figures: {place}"] if place is not None else []
     say([*notes, f"{spread} An attack that fails is no proof of privacy.", *ending])
+
+
+def _of_one(found: Trials) -> list[list[str]]:
+    """Tabulate one attack: a heading, then for each figure its meaning, value, control and bound.
+
+    The column of bounds is left out where no guarantee holds.
+    """
+    from vertizo.lab.attacks.choice import ATTACKS
+
+    table = [["figure", "what it is", "found", "control", "at most"]]
+    for key, figure in found.figures.items():
+        what, bound = ATTACKS[found.attack].figures[key], figure.bound
+        most = "" if bound is None else f"{bound:.3f}"
+        table.append([key, what, str(figure), f"{figure.control:.3f}", most])
+    bounded = any(row[-1] for row in table[1:])
+    return table if bounded else [row[:-1] for row in table]
+
+
+def _of_many(found: Sequence[Trials]) -> list[list[str]]:
+    """Tabulate many attacks: a row for each figure, a column for each method and kind of noise."""
+    from vertizo.lab.attacks.choice import ATTACKS
+
+    columns = list(dict.fromkeys((trials.method, trials.noise) for trials in found))
+    cells = {
+        (t.attack, t.method, t.noise, key): f"{figure} ({figure.control:.3f})"
+        for t in found
+        for key, figure in t.figures.items()
+    }
+    return [
+        ["", *(f"{method}\nnoise" if noise else method for method, noise in columns)],
+        *(
+            [f"{name} {key}", *(cells.get((name, *column, key), "n/a") for column in columns)]
+            for name in dict.fromkeys(trials.attack for trials in found)
+            for key in ATTACKS[name].figures
+        ),
+    ]

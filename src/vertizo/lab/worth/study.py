@@ -20,7 +20,6 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.core.names import Head
-from vertizo.core.text import strict_json
 from vertizo.data.vertical import VerticalData
 from vertizo.lab import comparison
 from vertizo.lab.comparison import Standing
@@ -350,10 +349,3 @@ def _of_importance(each: Importance) -> dict[str, Any]:
         "value": each.mean,
         "spread": each.spread,
     }
-
-
-def write(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Write the figures to ``worth.json`` in a folder, and return its path."""
-    text = strict_json.text(content, indent=2) + "\n"
-    checkpoint.keep(folder / NAME, text.encode())
-    return folder / NAME

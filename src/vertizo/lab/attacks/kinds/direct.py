@@ -73,10 +73,7 @@ def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
 
 
 def random_queries(public: Public, own: Batches, stream: Stream, step: float) -> Intruder:
-    """Make a client that sends Gaussian embeddings, moved by ``step`` times a Gaussian u a record.
-
-    For a method that sends tangents, these are Gaussian as well.
-    """
+    """Make a client of Gaussian embeddings, moved by ``step`` times a Gaussian u, and tangents."""
     dim = public.dims[arena.CURIOUS]
     tangents = public.method.points - 1 if public.method.sends_tangents else 0
 
@@ -135,11 +132,11 @@ class DirectCurious(Attack):
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
         """Train a run with a curious client among honest ones, and score what it reads."""
         stream = self.stream(config)
-        ground = arena.train(
-            config,
-            data,
-            intruder=lambda public, own: random_queries(public, own, stream, self.step),
-        )
+
+        def intruder(public: Public, own: Batches) -> Intruder:
+            return random_queries(public, own, stream, self.step)
+
+        ground = arena.train(config, data, intruder=intruder)
         guesses = read_labels(ground.client())
         return {"accuracy": guesses.score(data.labels["train"], ground.promise)}
 

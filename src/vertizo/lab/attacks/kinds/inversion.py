@@ -53,10 +53,8 @@ def last_embeddings(exchanges: Sequence[Exchange], client: int, records: int) ->
 def decode(inputs: Tensor, known: Tensor, features: Tensor) -> Tensor:
     """Reconstruct all records' features by a ridge regression on the known ones, [D, columns].
 
-    Args:
-        inputs: numbers that the attacker has of every record, [D, numbers].
-        known: IDs of the records whose features it has.
-        features: the features of the known records, [known, columns].
+    ``inputs`` are numbers that the attacker has of every record, [D, numbers]; ``known`` the IDs of
+    the records whose ``features`` it has, [known, columns].
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
@@ -81,14 +79,11 @@ def invert(together: Coalition, target: int, *, embeddings: bool = True) -> Tens
 
 
 class Shadow(NamedTuple):
-    """Embeddings that a trained shadow makes of the server's own records, with their features."""
+    """A trained shadow's embeddings of the server's own records, with their features and labels."""
 
     embeddings: Tensor
-    """The shadow's embeddings, [records, d_h]."""
     features: Tensor
-    """The records' features, [records, columns]."""
     labels: Tensor
-    """The records' labels, [records]."""
 
 
 def train_shadow(ground: arena.Arena, target: int, stream: Stream, steps: int) -> Shadow:
