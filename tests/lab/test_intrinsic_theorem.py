@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
@@ -228,7 +228,7 @@ def test_its_words_promise_nothing() -> None:
     assert words.startswith("No privacy guarantee")
     for said in ("85.9 by the formula as printed", "5.24 by the theorem it cites", "none of the"):
         assert said in words
-    assert "guarantee" not in figures.as_dict()
+    assert "guarantee" not in asdict(figures)
     assert replace(figures, models=2) != figures
 
 

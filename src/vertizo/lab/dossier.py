@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.errors import RunError
 from vertizo.core.version import VERSION
 from vertizo.lab.report import page
 from vertizo.methods.base import Method
@@ -76,11 +76,7 @@ def of_folder(path: Path, operator: str | None = None) -> Dossier:
 
 
 def of_run(path: Path, operator: str | None = None) -> Dossier:
-    """Make the dossier of a label holder, or of a simulation of all parties.
-
-    Raises:
-        RunError: the run is not finished.
-    """
+    """Make the dossier of a label holder, or of a simulation; RunError if the run is not over."""
     folder = RunFolder(path)
     config, summary = folder.config(), folder.summary()
     if summary is None:
@@ -92,11 +88,13 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
     about: Pairs = ()
     if is_served:
         federation = json.loads(checkpoint.kept(agreed))
-        about = (("federation", str(federation["name"])),)
-        about += (("feature holders", ", ".join(federation["members"])),)
+        about = (
+            ("federation", str(federation["name"])),
+            ("feature holders", ", ".join(federation["members"])),
+        )
     charged, charges = _charged(path, config)
     own = provenance_of(path)
-    names = ("config.yaml", "preparation.json", _model(folder, summary))
+    names = ("config.yaml", "preparation.json", f"checkpoints/{summary['model']}.safetensors")
     return Dossier(
         title=f"{summary['method']} on {summary['dataset']}",
         role="the label holder" if is_served else "a simulation of all parties in one process",
@@ -135,8 +133,7 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
 def of_member(path: Path, operator: str | None = None) -> Dossier:
     """Make the dossier of a feature holder; it cites the label holder's guarantee, unchecked.
 
-    Raises:
-        RunError: the job is not over.
+    RunError if the job is not over.
     """
     folder = ClientFolder(path)
     found = folder.finished()
@@ -309,10 +306,6 @@ def _runs(tally: Tally) -> Iterator[tuple[str, str, str]]:
         yield name, first, last
 
 
-def _model(folder: RunFolder, summary: Mapping[str, Any]) -> str:
-    return f"checkpoints/{summary['model']}.safetensors"
-
-
 def _digests(path: Path, names: Sequence[str], own: Mapping[str, Any]) -> Pairs:
     key, there = own.get("key"), ((name, path / name) for name in names)
     found = tuple((name, provenance.sha256_of(file)) for name, file in there if file.is_file())
@@ -348,17 +341,14 @@ def write(dossier: Dossier, out: Path, by: Credentials | None) -> list[Path]:
         ConfigError: the name does not end in .html or .htm, or the key is of an unknown kind.
         RunError: a file cannot be written.
     """
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out {out} is no page; name a file that ends in .html")
+    page.check_name(out)
     content = render(dossier, provenance.now(), None if by is None else by.name).encode()
     files = {out: content}
     if by is not None:
-        beside = signing.sign(content, by), by.certificate
-        names = (out.with_name(out.name + suffix) for suffix in (SIGNATURE, CERTIFICATE))
-        files |= dict(zip(names, beside, strict=True))
+        files[out.with_name(out.name + SIGNATURE)] = signing.sign(content, by)
+        files[out.with_name(out.name + CERTIFICATE)] = by.certificate
     for file, text in files.items():
-        with checkpoint.telling(f"{file} cannot be written"):
-            checkpoint.write_atomically(file, text)
+        checkpoint.write_atomically(file, text)
     return list(files)
 
 
@@ -369,7 +359,11 @@ def verify(path: Path, authority: Path) -> tuple[Signed, str]:
         ConfigError: a certificate cannot be used, or was not valid then.
         RunError: a file or the date is missing, or the signature is not of this content.
     """
-    content, signature = (_bytes(file) for file in (path, path.with_name(path.name + SIGNATURE)))
+    contents = []
+    for file in (path, path.with_name(path.name + SIGNATURE)):
+        with checkpoint.reading(file):
+            contents.append(file.read_bytes())
+    content, signature = contents
     found = MADE.search(content)
     if found is None:
         raise RunError(f"{path} is no dossier: it does not say when it was made")
@@ -379,10 +373,3 @@ def verify(path: Path, authority: Path) -> tuple[Signed, str]:
         content, signature, certificate, authority, datetime.fromisoformat(made)
     )
     return signed, _date(made)
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror}") from None

@@ -19,9 +19,10 @@ the largest that was seen, not a bound.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -106,15 +107,13 @@ def measure(
     """Estimate the gradient many times at the same embeddings, and measure the spread.
 
     Args:
-        losses: each record's loss at some points, [points, batch, d_h] → [points, batch]; of a
-            server, ``head.task.losses(head.logits(...), labels).values``.
+        losses: each record's loss at some points, [points, batch, d_h] → [points, batch].
         embeddings: one client's embeddings, [batch, d_h].
-        gradients: the estimated gradients with respect to the embeddings, [batch, d_h]: of each
-            record's own loss if ``per_record``, else of the batch's mean loss.
-        directions: the law of the directions u.
-        num_directions: the number q of directions.
+        gradients: the estimated gradients with respect to the embeddings, [batch, d_h].
+        directions, num_directions: the law and the number q of the directions u.
         smoothing: the smoothing radius μ.
-        per_record: whether slopes are of each record's loss (eq. 2), or of the batch's mean loss.
+        per_record: whether slopes and gradients are of each record's loss (eq. 2), or of the
+            batch's mean loss.
         stream: random stream of the directions.
         repeats: number of estimates, two or more.
 
@@ -184,15 +183,13 @@ class Intrinsic:
     ) -> Intrinsic:
         """Compute the figures from measurements along one run, whose mean stands for all T steps.
 
-        T counts all rounds: every reply to every client. δ is of one step, δ' of the composition.
-
-        Raises:
-            ConfigError: nothing was measured, or a number is out of range.
+        δ is of one step, δ' of the composition. ConfigError if nothing was measured, or a number is
+        out of range.
         """
         if not measured:
             raise ConfigError("measured is empty; the figures need at least one frozen model")
         positive("steps", steps)
-        variance = math.fsum(one.variance for one in measured) / len(measured)
+        variance = statistics.fmean(one.variance for one in measured)
         largest = max(one.largest_gradient for one in measured)
         repeats = min(one.repeats for one in measured)
         seen = variance, largest, len(measured), repeats, steps, records, delta, delta_prime
@@ -204,10 +201,6 @@ class Intrinsic:
             epsilon_as_cited=total_as_cited(epsilon, steps, delta_prime),
             total_delta=total_delta(delta, steps, delta_prime),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
-        return asdict(self)
 
     def words(self) -> str:
         """Write the figures in a paragraph for people."""
@@ -231,10 +224,7 @@ def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
     """Repeat each client's estimate on a czofo run's models, and put the spread into Theorem 4.1.
 
     The run's checkpoints are the frozen models: the last, and the best if one was kept; one batch
-    of each client is used.
-
-    Raises:
-        RunError: the folder holds no run of that method, or no checkpoint.
+    of each client is used. RunError if there is no run of that method, or no checkpoint.
     """
     config = folder.config()
     if not isinstance(config.method, Czofo):
@@ -262,31 +252,20 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
     side = federation.server.side
     for m, model in enumerate(federation.models):
         features = federation.data.features[m]["train"]
-        for start in range(0, len(features), AT_ONCE):
-            embeddings = model(features[start : start + AT_ONCE])
-            ids = torch.arange(start, start + len(embeddings))
-            side.table.store(m, ids, embeddings, 0)
+        for ids in torch.arange(len(features)).split(AT_ONCE):
+            side.table.store(m, ids, model(features[ids]), 0)
+
+    def losses(m: int, ids: Tensor, points: Tensor) -> Tensor:
+        given, weights = side.table.points(ids, [(m, points)]), side.weights_of(ids)
+        return side.model.evaluate(given, side.labels[ids], weights=weights).losses[:-1]
+
     for m, client in enumerate(federation.clients):
         ids = client.batches.ids(0)
-        labels, weights = side.labels[ids], side.weights_of(ids)
-        start = sum(side.table.dims[:m])
-        embeddings = side.table.values[ids].narrow(1, start, side.table.dims[m])
-
-        def losses(
-            points: Tensor,
-            m: int = m,
-            ids: Tensor = ids,
-            labels: Tensor = labels,
-            weights: Tensor | None = weights,
-        ) -> Tensor:
-            given = side.table.points(ids, [(m, points)])
-            return side.model.evaluate(given, labels, weights=weights).losses[:-1]
-
-        joined = Points(side.table.points(ids).rows)
-        rows = side.model.evaluate(joined, labels, weights=weights).input_gradient(1.0)
+        joined, weights = Points(side.table.points(ids).rows), side.weights_of(ids)
+        rows = side.model.evaluate(joined, side.labels[ids], weights=weights).input_gradient(1.0)
         yield measure(
-            losses,
-            embeddings,
+            partial(losses, m, ids),
+            side.table.values[ids].narrow(1, sum(side.table.dims[:m]), side.table.dims[m]),
             side.table.part(m, rows),
             directions=method.directions,
             num_directions=method.num_directions,

@@ -69,7 +69,7 @@ def intrinsic(
     from vertizo.run.results.folder import RunFolder
 
     found = measured(RunFolder(run), repeats=repeats)
-    print(strict_json.line(found.as_dict()) if as_json else found.words())
+    print(strict_json.line(asdict(found)) if as_json else found.words())
 
 
 def audit(

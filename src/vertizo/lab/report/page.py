@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.errors import ConfigError
 from vertizo.core.version import VERSION
 from vertizo.lab.report import curves, measures, plot, ranking, statements, tables, worth
 from vertizo.lab.report.clients import timeline
@@ -55,14 +55,17 @@ def write(material: Material, out: Path, title: str | None = None) -> None:
         ConfigError: the file's name does not end in .html or .htm.
         RunError: the file cannot be written.
     """
+    check_name(out)
+    content = render(material, title).encode("utf-8", "backslashreplace")
+    with checkpoint.telling(f"--out {out} cannot be written"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(out, content)
+
+
+def check_name(out: Path) -> None:
+    """Raise a `ConfigError` unless a page's name ends in .html or .htm."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out} is no page; name a file that ends in .html")
-    content = render(material, title).encode("utf-8", "backslashreplace")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(out, content)
-    except OSError as error:
-        raise RunError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
 def policy(style: str, script: str = "") -> str:
