@@ -117,7 +117,7 @@ def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> 
 
     permuted = Permuted(tmp_path / "w/error+worst/seed0", "raw", 0)
     assert permuted._base == pytest.approx(whole["value"])
-    assert permuted.importance("worst", None, 2).mean > 0
+    assert sum(permuted.losses("worst", None, 2)) > 0
     assert permuted._score(permuted._frames) == permuted._base, "all is as it was"
     columns = [column for party, column in permuted if party == "worst" and column is not None]
     assert len(columns) == 10

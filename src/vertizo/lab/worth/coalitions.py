@@ -59,14 +59,6 @@ def shapley(parties: Sequence[str], gains: Mapping[Coalition, Array]) -> dict[st
     return found
 
 
-def of_coalition(config: ExperimentConfig, absent: Sequence[str]) -> ExperimentConfig:
-    """Return the configuration of the same federation without the ``absent`` parties."""
-    data = config.data.model_copy(
-        update={"exclude_parties": [*config.data.exclude_parties, *absent]}
-    )
-    return config.model_copy(update={"data": data})
-
-
 def runs(
     config: ExperimentConfig,
     parties: Sequence[str],
@@ -75,16 +67,15 @@ def runs(
     folder: Path,
 ) -> dict[Coalition, list[Run]]:
     """Plan the trainings of each coalition, one for each seed, in folders of their own."""
-    found = {}
+    found: dict[Coalition, list[Run]] = {}
     for coalition in some:
-        own = of_coalition(config, [party for party in parties if party not in coalition])
-        label = folder_name(coalition, parties)
-        found[coalition] = [
-            Run(
-                label, "none", own.model_copy(update={"seed": seed}), folder / label / f"seed{seed}"
-            )
-            for seed in range(config.seed, config.seed + seeds)
-        ]
+        absent = [party for party in parties if party not in coalition]
+        left_out = {"exclude_parties": [*config.data.exclude_parties, *absent]}
+        data, label = config.data.model_copy(update=left_out), folder_name(coalition, parties)
+        found[coalition] = []
+        for seed in range(config.seed, config.seed + seeds):
+            own = config.model_copy(update={"data": data, "seed": seed})
+            found[coalition].append(Run(label, "none", own, folder / label / f"seed{seed}"))
     return found
 
 
@@ -96,10 +87,7 @@ def folder_name(coalition: Coalition, parties: Sequence[str]) -> str:
     """
     unfit = {*'+/\\:*?"<>|'}
     named = all(p.isprintable() and not unfit & {*p} and not p.startswith(".") for p in parties)
-    if (
-        named
-        and len("+".join(parties)) <= LONGEST
-        and len({p.lower() for p in parties}) == len(parties)
-    ):
+    differ = len({p.lower() for p in parties}) == len(parties)
+    if named and differ and len("+".join(parties)) <= LONGEST:
         return "+".join(coalition)
     return "party" + "+".join(str(parties.index(party)) for party in coalition)

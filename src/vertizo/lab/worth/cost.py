@@ -45,9 +45,7 @@ def check_ledger(
 ) -> None:
     """Check that a ledger can pay for all trainings to come, each with its clients' places in it.
 
-    Raises:
-        ConfigError: the ledger is for server steps of other constants.
-        RunError: the ledger cannot pay for all of them.
+    ConfigError if it is for server steps of other constants, RunError if it cannot pay for all.
     """
     path = controlled(config).privacy.ledger
     if path is None or config.privacy.mechanism in ON_LABELS or not open_runs:
@@ -80,15 +78,12 @@ def check_steps(
     """
     if steps is None or known is None:
         return
-    ours, theirs = (
-        (steps.sampling, steps.noise_multiplier),
-        (known.sampling, known.noise_multiplier),
-    )
-    if ours != theirs:
+    ours, theirs = steps.noise_multiplier, known.noise_multiplier
+    if (steps.sampling, ours) != (known.sampling, theirs):
         raise ConfigError(
             f"server.update is {config.server.update!r}, and the ledger {config.privacy.ledger} is "
-            f"for steps with z = {theirs[1]:.6g}, where a federation of fewer parties has "
-            f"z = {ours[1]:.6g} at the same ε; use a server.update whose ε a ledger adds up "
+            f"for steps with z = {theirs:.6g}, where a federation of fewer parties has "
+            f"z = {ours:.6g} at the same ε; use a server.update whose ε a ledger adds up "
             "('private-sgd' or 'none'), or leave privacy.ledger out"
         )
 
@@ -133,17 +128,15 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
         )
     if rest := beside([one.statement for one in plans]):
         whole.append(rest.strip())
-    if ledger is None and total == 0:
-        return found | {"words": [*whole, STAYS]}
-    if ledger is None:
+    if ledger is not None:
+        whole.append(
+            f"All were charged to the ledger {ledger}: all runs that draw on it together have "
+            f"{DurableLedger.stated(ledger)}."
+        )
+    elif total > 0:
         whole.append(
             "No ledger counts them: set privacy.ledger, and further runs on these records count on."
         )
-        return found | {"words": [*whole, STAYS]}
-    whole.append(
-        f"All were charged to the ledger {ledger}: all runs that draw on it together have "
-        f"{DurableLedger.stated(ledger)}."
-    )
     return found | {"words": [*whole, STAYS]}
 
 

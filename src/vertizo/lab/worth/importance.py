@@ -7,10 +7,9 @@ privacy of training labels; it shows what these models use, not what new models 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch import Tensor
 from vertizo.core.names import Head
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.lab.comparison import mean_and_spread
 from vertizo.party.closing_scores import headline
 from vertizo.party.metrics import scores
 from vertizo.run.experiment import Experiment
@@ -27,36 +27,10 @@ from vertizo.run.references import plain
 from vertizo.run.trained.prediction import Predictor, logits_of
 
 
-@dataclass(frozen=True)
-class Importance:
-    """The importance of a column or a party: how much the headline figure got worse.
-
-    ``losses`` has one value for each permutation.
-    """
-
-    party: str
-    column: str | None
-    """The column; None for all columns of the party together."""
-    losses: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean loss over the permutations."""
-        return statistics.fmean(self.losses)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the losses; 0 for one permutation."""
-        return statistics.stdev(self.losses) if len(self.losses) > 1 else 0.0
-
-
 class Permuted:
-    """The parties of a finished run, which predict the test records with permuted columns.
+    """The parties of a finished run, whose ``head`` predicts test records with permuted columns.
 
-    Args:
-        run: folder of the run.
-        head: the head that predicts.
-        seed: seed of the permutations.
+    ``run`` is the run's folder, ``seed`` that of the permutations.
     """
 
     def __init__(self, run: Path, head: Head, seed: int) -> None:
@@ -76,11 +50,10 @@ class Permuted:
             yield party, None
             yield from ((party, column) for column in self._columns(party))
 
-    def importance(self, party: str, column: str | None, repeats: int) -> Importance:
-        """Measure a party's or a column's importance by so many permutations."""
+    def losses(self, party: str, column: str | None, repeats: int) -> list[float]:
+        """Measure how much the headline figure gets worse by each of so many permutations."""
         places = None if column is None else self._columns(party)[column]
-        found = [self._loss(party, places, repeat) for repeat in range(repeats)]
-        return Importance(party, column, tuple(found))
+        return [self._loss(party, places, repeat) for repeat in range(repeats)]
 
     def _columns(self, party: str) -> dict[str, list[int]]:
         preparation = self.data.preparation
@@ -135,18 +108,23 @@ class Permuted:
 
 def importances(
     runs: Sequence[Path], head: Head, repeats: int, progress: Callable[[float], None] | None
-) -> list[Importance]:
+) -> list[dict[str, Any]]:
     """Measure the importance of every party and column over all runs and permutations.
 
-    ``progress`` is called with the finished share.
+    ``progress`` is called with the finished share. The column of a party as a whole is None; the
+    spread of a single loss is 0.
     """
     found: dict[tuple[str, str | None], list[float]] = {}
     for number, run in enumerate(runs):
         permuted = Permuted(run, head, number)
         about = list(permuted)
         for place, (party, column) in enumerate(about):
-            losses = permuted.importance(party, column, repeats).losses
+            losses = permuted.losses(party, column, repeats)
             found.setdefault((party, column), []).extend(losses)
             if progress is not None:
                 progress((number + (place + 1) / len(about)) / len(runs))
-    return [Importance(*about, tuple(losses)) for about, losses in found.items()]
+    figures = ((*about, *mean_and_spread(losses)) for about, losses in found.items())
+    return [
+        {"party": party, "column": column, "value": mean, "spread": spread or 0.0}
+        for party, column, mean, spread in figures
+    ]

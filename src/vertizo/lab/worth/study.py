@@ -29,7 +29,7 @@ from vertizo.lab.worth import coalitions as of
 from vertizo.lab.worth import words
 from vertizo.lab.worth.coalitions import Array, Coalition
 from vertizo.lab.worth.cost import beforehand, check_ledger, check_mechanism, cost_of
-from vertizo.lab.worth.importance import Importance, importances
+from vertizo.lab.worth.importance import importances
 from vertizo.models.losses import Classification, MultiLabel
 from vertizo.party.closing_scores import LEVEL, headline, interval, resampled, resamples
 from vertizo.party.metrics import scores
@@ -106,11 +106,7 @@ class Worth:
         return of.runs(self.config, self.parties, some, self.seeds, self.folder)
 
     def check(self) -> None:
-        """Check that the study can be made, before anything is trained.
-
-        Raises:
-            UserError: the configuration, the folder, the test records or the ledger do not fit.
-        """
+        """Check that the study can be made before it begins; raise a `UserError` if it cannot."""
         config, data = self.config, self.data
         if config.control != "none":
             raise ConfigError(f"control is {config.control!r}; what is worth something trains")
@@ -185,10 +181,8 @@ class Worth:
     def run(self, jobs: int | None = 1, progress: Progress | None = None) -> dict[str, Any]:
         """Make the trainings that are left, after `check`; return the content of ``worth.json``.
 
-        Args:
-            jobs: number of trainings at a time in processes; None for one after the other in
-                this process.
-            progress: called with the progress of trainings, and then of permutations.
+        There are ``jobs`` trainings at a time in processes, or with None one after the other here.
+        ``progress`` is called with the progress of trainings, and then of permutations.
         """
         engine = Processes(jobs, reused=True)
         summaries = comparison.execute([*chain(*self.runs.values())], engine, progress)
@@ -201,15 +195,13 @@ class Worth:
         alone, everything = self._without_federation()
         whole = [run.folder for run in self.runs[self.parties]]
         permuted = importances(whole, self.head, self.repeats, permuting) if self.repeats else []
-        first = summaries[self.runs[self.parties][0]]
-        label_holder = None if self.data.own is None else self.data.own.name
         return {
             "dataset": self.data.name,
             "metric": headline(self.data.task),
             "larger_is_better": self._sign > 0,
             "parties": list(self.parties),
-            "label_holder": label_holder,
-            "method": first["method"],
+            "label_holder": None if self.data.own is None else self.data.own.name,
+            "method": summaries[self.runs[self.parties][0]]["method"],
             "federation": self.runs[self.parties][0].label,
             "head": self.head,
             "raw_head": controlled(self.config).server.final_head,
@@ -220,7 +212,7 @@ class Worth:
             "rows": self._rows(alone, found, everything),
             "shapley": self._shapley(alone, found),
             "left_out": self._left_out(alone, found),
-            "importance": [_of_importance(each) for each in permuted],
+            "importance": permuted,
             "repeats": self.repeats,
             "cost": cost_of(self.config, self._all_plans),
         }
@@ -229,9 +221,9 @@ class Worth:
     def _sign(self) -> int:
         return 1 if isinstance(self.data.task, Classification) else -1
 
-    def _figure(self, data: VerticalData, each: Sequence[Tensor]) -> Figure:
+    def _figure(self, each: Sequence[Tensor]) -> Figure:
         """Compute the headline figure from the test records' logits, one tensor for each seed."""
-        task, labels = references.plain(data.task), data.labels["test"]
+        task, labels = references.plain(self.data.task), self.data.labels["test"]
         name, sign = headline(task), self._sign
         values = tuple(sign * scores(task, logits, labels)[name] for logits in each)
         drawn = [sign * resampled(task, logits, labels) for logits in each]
@@ -247,7 +239,7 @@ class Worth:
             if self.head not in kept:
                 raise RunError(f"{run.folder} kept no scores of the {self.head} head")
             each.append(kept[self.head])
-        return self._figure(self.data, each)
+        return self._figure(each)
 
     def _without_federation(self) -> tuple[Figure | None, Figure | None]:
         """Return the figures of the label holder alone, and of all columns in one table.
@@ -260,19 +252,17 @@ class Worth:
             known = checkpoint.load(place) if place.is_file() else {}
             if known.get("digest") != run.config.digest:
                 data = Experiment(run.config).data()
-                made = {
+                known = {
+                    "digest": run.config.digest,
                     "alone": references.alone(run.config, data),
                     "pooled": references.pooled(run.config, data),
                 }
-                known = {"digest": run.config.digest, **made}
                 place.parent.mkdir(parents=True, exist_ok=True)
                 checkpoint.save(place, known)
             for name, each in found.items():
                 if known[name] is not None:
                     each.append(known[name])
-        alone, everything = (
-            self._figure(self.data, own) if own else None for own in found.values()
-        )
+        alone, everything = (self._figure(own) if own else None for own in found.values())
         return alone, everything
 
     def _rows(
@@ -340,12 +330,3 @@ def _ends(drawn: Array) -> dict[str, float]:
 def _with_ends(one: Figure, other: Figure) -> dict[str, float]:
     """Return the difference of two figures, with the interval of the paired difference."""
     return {"value": one.mean - other.mean, **_ends(one.drawn - other.drawn)}
-
-
-def _of_importance(each: Importance) -> dict[str, Any]:
-    return {
-        "party": each.party,
-        "column": each.column,
-        "value": each.mean,
-        "spread": each.spread,
-    }
