@@ -206,10 +206,9 @@ def measured(
 
 def of_worth(content: Mapping[str, Any]) -> Findings:
     """Convert the content of ``worth.json`` to findings, whose main frame has the table's rows."""
-    metric, gain = words.metric(content), f"gain over {words.holder(content)} alone"
-    title = f"{content['dataset']}, {content['method']}: {metric}"
+    metric, scale, _ = words.METRICS[content["metric"]]
     tables = [
-        Table("", ["who takes part", metric, "95 %", gain], words.table(content)),
+        Table("", words.headings(content), words.table(content)),
         Table("What each party is worth", *words.parties(content)),
     ]
     if columns := words.columns(content, words.SHOWN):
@@ -217,9 +216,8 @@ def of_worth(content: Mapping[str, Any]) -> Findings:
     costs = content["cost"]["words"]
     lists = ("left_out", "shapley", "importance")
     rows = [{"who": words.name(content, row), **row} for row in content["rows"]]
-    scale = words.METRICS[content["metric"]][1]
     return Findings(
-        title=title,
+        title=f"{content['dataset']}, {content['method']}: {metric}",
         verdict=words.verdicts(content),
         privacy=[("", line) for line in costs],
         tables=tables,

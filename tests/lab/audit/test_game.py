@@ -14,10 +14,9 @@ import torch
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit import small
-from vertizo.lab.audit.adversaries import Honest, Malicious, Measuring
+from vertizo.lab.audit.adversaries import Honest, Malicious, Measuring, SeesRelease
 from vertizo.lab.audit.final_model import FinalModel
 from vertizo.lab.audit.game import audit
-from vertizo.lab.audit.private_labels import SeesRelease
 from vertizo.lab.audit.setting import Setting
 from vertizo.lab.commands.privacy import audit as command
 from vertizo.party import private_updates

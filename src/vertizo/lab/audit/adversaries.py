@@ -2,7 +2,7 @@
 
 All clients collude, and choose how to train: `Malicious` and `Measuring` send the queries that
 tell them most, `Honest` follows the protocol. The malicious ones' queries do not depend on
-replies, so they are prepared once and sent in every trial.
+replies, so they are prepared once and sent in every trial. `SeesRelease` is for private labels.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.lab.audit.crafting import Crafter, Pair, values
 from vertizo.lab.audit.setting import WORLDS, Setting, World
 from vertizo.party.server import ServerParty
 from vertizo.party.table import EmbeddingTable
+from vertizo.privacy.labels.private_labels import Teacher
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Reply
+from vertizo.run.build.labels import PrivateLabels
 from vertizo.run.loop.simulator import Way
 
 COMPANIONS = 7
 """Most other records beside the target in a malicious batch; they add exactly 0 to the sum."""
+FAR = 1e5
+"""Value of the target in the uploads, where other records are at 0."""
 
 
 class Adversary(Protocol):
@@ -230,3 +235,37 @@ class Honest:
         while federation.server.round < federation.total_rounds and federation.simulator.step():
             pass
         return np.array([listener.evidence])
+
+
+class SeesRelease:
+    """An adversary that sees the release behind private labels; training reveals nothing beyond.
+
+    Under randomised response it is the target's own private label. Under a teacher it is each
+    class's noised sum; all clients upload the embeddings that reveal the target's label best, which
+    put the target far from all others.
+    """
+
+    name = "sees the release"
+    statistic = "what speaks for one label, less what speaks for the other"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        if setting.reference.server.private_labels is None:
+            raise ConfigError("privacy.mechanism makes no labels private; the audit takes one")
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """Make the private labels in that world; return the statistic of their release, [1]."""
+        setting, first_and_second = self._setting, [int(label) for label in self._setting.labels]
+        server = setting.federation(world, seed).server
+        source, labels = server.private_labels, server.labels["train"]
+        assert isinstance(source, PrivateLabels), "of a run"
+        if isinstance(source.maker, Teacher):
+            rows = torch.zeros(len(labels), source.maker.width * len(setting.data.parties))
+            rows[setting.record, 0] = FAR
+            inputs = source.maker.inputs(rows)
+            released = source.maker.released(labels, inputs)[:, first_and_second]
+            spoken = inputs[setting.record] @ released
+        else:
+            own = int(source.make(labels, None)[setting.record])
+            spoken = torch.tensor([float(own == label) for label in first_and_second])
+        return np.array([float(spoken[1] - spoken[0])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -108,12 +109,10 @@ def audit(
     if as_json:
         print(strict_json.line([one.as_dict() for one in found]))
         return
-    from vertizo.lab.audit import table
-
-    headings, *rows = (table.lines if details else table.brief)(found)
-    say(table.verdict(found))
-    show(grid(headings, rows, table.title(found, is_small), room(), words=2))
-    say(table.notes(found, details=details))
+    headings, *rows = (_lines if details else _brief)(found)
+    say(_verdict(found))
+    show(grid(headings, rows, _title(found, is_small), room(), words=2))
+    say(_notes(found, details=details))
 
 
 def _played(case: Case, confidence: float) -> Audit:
@@ -132,3 +131,82 @@ def _played(case: Case, confidence: float) -> Audit:
             title=case.title,
             progress=bar,
         )
+
+
+def _title(found: Sequence[Audit], is_small: bool) -> str:
+    """Write the table's title: what all audits have in common."""
+    from vertizo.lab.audit import small
+
+    where = f"{small.RECORDS} records, batches of {small.BATCH}, {small.CLIENTS} clients, "
+    where = f"{where}{small.EPOCHS} epochs, " if is_small else ""
+    return f"ε at δ = {found[0].bound.delta:g}: {where}one label flipped"
+
+
+def _brief(found: Sequence[Audit]) -> list[list[str]]:
+    """Tabulate for each server the clients that learnt most, in the main columns of `_lines`."""
+    most: dict[str, Audit] = {}
+    for one in found:
+        known = most.setdefault(one.title, one)
+        most[one.title] = max(known, one, key=lambda audit: audit.bound.epsilon)
+    return [[*line[:2], *line[3:6]] for line in _lines([*most.values()])]
+
+
+def _lines(found: Sequence[Audit]) -> list[list[str]]:
+    """Tabulate all audits: a heading, then a line for each."""
+    return [
+        ["server", "clients", "trials", "claimed", "measured ≥", "exact ≤", "replies ≤"],
+        *(
+            [
+                one.title,
+                one.adversary,
+                f"{one.bound.trials:,}",
+                _figure(one.epsilon_claimed),
+                f"{one.bound.epsilon:.3g}",
+                _figure(one.epsilon_exact, "no bound"),
+                _figure(one.epsilon_replies, "no bound"),
+            ]
+            for one in found
+        ),
+    ]
+
+
+def _verdict(found: Sequence[Audit]) -> Iterator[str]:
+    """Yield a sentence for each figure that refutes a claim, or one that says that none does."""
+    confidence = found[0].bound.confidence
+    refuted = [one for one in found if one.refutes_accountant or one.refutes_claim]
+    if not refuted:
+        yield "nothing is refuted: no figure is above what is claimed, which proves no privacy"
+    for one in refuted:
+        if one.refutes_accountant:
+            yield (
+                f"{one.title}, {one.adversary}: more was measured than the accountant allows. The "
+                "server or its accounting is wrong, unless this is one of the "
+                f"{100 * (1 - confidence):g} % of audits that err."
+            )
+        else:
+            yield f"{one.title}, {one.adversary}: more was measured than is claimed."
+
+
+def _notes(found: Sequence[Audit], *, details: bool) -> Iterator[str]:
+    """Yield sentences that explain the figures."""
+    confidence = found[0].bound.confidence
+    if details:
+        yield "trials: of either label."
+    elif len(found) > len(_brief(found)) - 1:
+        yield (
+            "Of several kinds of clients those that learnt most are shown, which errs more often "
+            f"than one figure; --details shows all {len(found)} rows."
+        )
+    yield (
+        f"measured ≥: each figure by itself holds with {100 * confidence:g} % confidence. The "
+        "clients collude, know everything but this label, and know the server model's first "
+        "parameters."
+    )
+    yield (
+        "A figure near 0 shows nothing: a bound from so many trials misses what is small, and what "
+        "other clients might do."
+    )
+
+
+def _figure(epsilon: float | None, otherwise: str = "-") -> str:
+    return otherwise if epsilon is None else f"{epsilon:.4g}"

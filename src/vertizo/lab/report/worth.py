@@ -36,31 +36,11 @@ class Strip(NamedTuple):
     cells: list[str]
 
 
-class Picture(NamedTuple):
-    """Strips on one axis; ``zero`` is the place of 0 where differences are drawn."""
+def part(study: Worth) -> dict[str, Any]:
+    """Collect all about one study, for the template; RunError if its ``worth.json`` is malformed.
 
-    name: str
-    caption: str
-    heads: list[str]
-    strips: list[Strip]
-    across: list[Tick]
-    zero: float | None
-
-
-class Part(NamedTuple):
-    """Everything about one study of worth, for the template."""
-
-    title: str
-    verdicts: list[str]
-    notes: list[str]
-    pictures: list[Picture]
-    lists: list[tuple[str, list[str], list[list[str]]]]
-    """Tables without pictures: summary, headings, lines."""
-    made_by: str
-
-
-def part(study: Worth) -> Part:
-    """Build the part of one study; raise a `RunError` if its ``worth.json`` is malformed."""
+    ``lists`` are tables without pictures: summary, headings, lines.
+    """
     try:
         return _part(study.content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration):
@@ -69,7 +49,7 @@ def part(study: Worth) -> Part:
         ) from None
 
 
-def _part(content: Content) -> Part:
+def _part(content: Content) -> dict[str, Any]:
     pictures = [_rows(content), _parties(content)]
     lists = []
     if content["importance"]:
@@ -79,37 +59,30 @@ def _part(content: Content) -> Part:
             lists.append((f"{len(rest)} more columns", ["party", "column", "permuted"], rest))
     every = words.table(content, every=True)
     if len(every) > len(words.shown(content)):
-        heads = [
-            "who takes part",
-            words.metric(content),
-            "95 %",
-            f"gain over {words.holder(content)} alone",
-        ]
-        lists.append((f"All {len(every)} rows", heads, every))
-    return Part(
-        title=f"{content['dataset']}, {content['method']}",
-        verdicts=words.verdicts(content),
-        notes=words.notes(content),
-        pictures=pictures,
-        lists=lists,
-        made_by=f"{content['command']}, version {content['version']}",
-    )
+        lists.append((f"All {len(every)} rows", words.headings(content), every))
+    return {
+        "title": f"{content['dataset']}, {content['method']}",
+        "verdicts": words.verdicts(content),
+        "notes": words.notes(content),
+        "pictures": pictures,
+        "lists": lists,
+        "made_by": f"{content['command']}, version {content['version']}",
+    }
 
 
-def _rows(content: Content) -> Picture:
+def _rows(content: Content) -> dict[str, Any]:
     """Draw the rows: who takes part, and the figure reached."""
-    metric = words.metric(content)
-    shown = [row for row in words.shown(content) if row["value"] is not None]
-    cells = {line[0]: line for line in words.table(content)}
-    strips = []
-    for row in shown:
-        _, value, interval, gain = cells[words.name(content, row)]
-        strips.append(_strip(*words.who(content, row), row["kind"], row, [value, interval, gain]))
-    heads = [metric, "95 %", f"gain over {words.holder(content)} alone"]
-    return _picture(content, "Who takes part", metric, heads, strips)
+    cells = {name: others for name, *others in words.table(content)}
+    strips = [
+        _strip(*words.who(content, row), row["kind"], row, cells[words.name(content, row)])
+        for row in words.shown(content)
+        if row["value"] is not None
+    ]
+    _, *heads = words.headings(content)
+    return _picture(content, "Who takes part", words.metric(content), heads, strips)
 
 
-def _parties(content: Content) -> Picture:
+def _parties(content: Content) -> dict[str, Any]:
     """Draw what each party adds: the loss without it, and its Shapley value."""
     strips = []
     values = {each["party"]: each for each in content["shapley"] or ()}
@@ -118,15 +91,15 @@ def _parties(content: Content) -> Picture:
         for note, found in (("lost without it", lost), ("Shapley value", values.get(party))):
             if found is not None:
                 kind = "federated" if found is lost else "shapley"
-                strips.append(_strip(party, note, kind, found, _cells(content, found)))
+                cells = [words.difference(content, found["value"]), words.ends(content, found)]
+                strips.append(_strip(party, note, kind, found, cells))
     what = f"{words.metric(content)}: what all lose without a party"
     what += ", and its mean share of what all gain (Shapley)" if values else ""
-    return _picture(
-        content, "What each party adds", what, ["difference", "95 %"], strips, zero=True
-    )
+    heads = ["difference", "95 %"]
+    return _picture(content, "What each party adds", what, heads, strips, zero=True)
 
 
-def _columns(content: Content) -> Picture:
+def _columns(content: Content) -> dict[str, Any]:
     """Draw what the federation uses: the loss when columns are permuted."""
     found = content["importance"]
     whole = [each for each in found if each["column"] is None]
@@ -135,20 +108,13 @@ def _columns(content: Content) -> Picture:
     for each in [*whole, *single[:COLUMNS]]:
         mean, spread = each["value"], each["spread"]
         ends = {"value": mean, "low": mean - spread, "high": mean + spread}
-        name, note = (
-            (each["party"], "all columns")
-            if each["column"] is None
-            else (each["column"], each["party"])
-        )
-        kind = "federated" if each["column"] is None else "shapley"
+        about = each["column"], each["party"], "shapley"
+        if each["column"] is None:
+            about = each["party"], "all columns", "federated"
         cells = [words.difference(content, mean), words.figure(content, spread)]
-        strips.append(_strip(name, note, kind, ends, cells))
+        strips.append(_strip(*about, ends, cells))
     what = f"{words.metric(content)}: what the federation of all loses when they are exchanged"
     return _picture(content, "What the federation uses", what, ["lost", "±"], strips, zero=True)
-
-
-def _cells(content: Content, found: Mapping[str, float]) -> list[str]:
-    return [words.difference(content, found["value"]), words.ends(content, found)]
 
 
 def _strip(name: str, note: str, kind: str, found: Mapping[str, Any], cells: list[str]) -> Strip:
@@ -165,7 +131,8 @@ def _picture(
     strips: Sequence[Strip],
     *,
     zero: bool = False,
-) -> Picture:
+) -> dict[str, Any]:
+    """Place strips on one axis; ``zero`` is the place of 0 where differences are drawn."""
     scale = words.METRICS[content["metric"]][1]
     ends = [end for strip in strips for end in (strip.low, strip.high, strip.at)] + [0.0] * zero
     low, high = min(ends), max(ends)
@@ -179,6 +146,11 @@ def _picture(
     across = [
         Tick(at(value / scale), plot.text(value, step).replace("-", "−")) for value, step in marks
     ]
-    return Picture(
-        name, caption, heads, placed, plot.fitting(across, ROOM), at(0.0) if zero else None
-    )
+    return {
+        "name": name,
+        "caption": caption,
+        "heads": heads,
+        "strips": placed,
+        "across": plot.fitting(across, ROOM),
+        "zero": at(0.0) if zero else None,
+    }

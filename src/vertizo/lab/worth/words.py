@@ -87,30 +87,29 @@ def table(content: Content, *, every: bool = False) -> list[list[str]]:
         if row["value"] is None:
             lines.append([name(content, row), "-", row["why"], "-"])
             continue
-        low, high = (figure(content, row[end]) for end in ("low", "high"))
+        value, low, high = (figure(content, row[key]) for key in ("value", "low", "high"))
         gain = "-" if row["gain"] is None else between(content, row["gain"])
-        value = figure(content, row["value"])
         lines.append([name(content, row), value, f"{low} to {high}", gain])
     return lines
 
 
+def headings(content: Content) -> list[str]:
+    """Return the headings of `table`."""
+    gain = f"gain over {holder(content)} alone"
+    return ["who takes part", metric(content), "95 %", gain]
+
+
 def parties(content: Content) -> tuple[list[str], list[list[str]]]:
     """Tabulate parties (headings, lines): loss without it, Shapley value, loss when permuted."""
-    headings = ["party", "lost without it"]
-    values = {each["party"]: each for each in content["shapley"] or ()}
-    lost = {each["party"]: each for each in content["left_out"]}
-    used = {each["party"]: each for each in content["importance"] if each["column"] is None}
-    headings += ["Shapley value"] if values else []
-    headings += ["permuted"] if used else []
-    lines = []
-    for party in dict.fromkeys([*content["parties"], *used]):
-        line = [party, between(content, lost[party]) if party in lost else "-"]
-        if values:
-            line.append(between(content, values[party]) if party in values else "-")
-        if used:
-            line.append(_loss(content, used[party]) if party in used else "-")
-        lines.append(line)
-    return headings, lines
+    lost = {each["party"]: between(content, each) for each in content["left_out"]}
+    values = {each["party"]: between(content, each) for each in content["shapley"] or ()}
+    whole = (each for each in content["importance"] if each["column"] is None)
+    used = {each["party"]: _loss(content, each) for each in whole}
+    kinds = {"lost without it": lost, "Shapley value": values, "permuted": used}
+    held = {name: own for name, own in kinds.items() if own or own is lost}
+    order = dict.fromkeys([*content["parties"], *used])
+    lines = [[party, *(own.get(party, "-") for own in held.values())] for party in order]
+    return ["party", *held], lines
 
 
 def columns(content: Content, most: int | None = None) -> list[list[str]]:
