@@ -52,5 +52,5 @@ WING = Wing(
         ),
     },
     lists={"attacks": f"{HERE}.attack:listed"},
-    schemas={"study": "vertizo.lab.reproduction.schema:study"},
+    schemas={"study": f"{HERE}.studies:study_schema"},
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import CONTROLS
 from vertizo.lab.reproduction import grid
 from vertizo.lab.reproduction.figures import Finished
@@ -51,7 +50,7 @@ def outcome_of(grid_study: Study, monkeypatch: pytest.MonkeyPatch) -> Of:
 
 
 def made(*runs: Finished | None, **controls: tuple[Finished, ...]) -> Made:
-    return Made(tuple(runs), controls, ExperimentConfig())
+    return Made(tuple(runs), controls)
 
 
 def lines(outcome: Outcome) -> dict[str, tuple[str, ...]]:

@@ -32,12 +32,8 @@ SIZE = 1e4
 class CraftedTangents:
     """Malicious clients that sum the releases along the direction in which the label moves them.
 
-    Args:
-        setting: a setting with a method that asks along directions, and a server that sums.
-        size: length of the target's tangents; any float, which the server may mend.
-
-    Raises:
-        ConfigError: the setting has another method or server.
+    ``size`` is the length of the target's tangents; any float, which the server may mend.
+    ConfigError unless the setting's method asks along directions, and its server sums.
     """
 
     name = "malicious"
@@ -82,10 +78,9 @@ class CraftedTangents:
     def _prepare(self, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         """Prepare the queries of a client with embeddings of size ``dim``.
 
-        Returns:
-            Embeddings and tangents, but for the target's embedding, [1 + K, batch, d_h]; the unit
-            vector along which the label moves the release, [K]; and the factor of each of its
-            numbers in the reply, [K].
+        Returns embeddings and tangents, but for the target's embedding, [1 + K, batch, d_h]; the
+        unit vector along which the label moves the release, [K]; and the factor of each of its
+        numbers in the reply, [K].
         """
         count, contrast = self._method.num_directions, self._contrast(dim)
         shares = torch.linspace(1, 2, count)  # not alike, as those of honest clients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,7 @@ from vertizo.run.experiment import Experiment
 
 ALONG = ("tangent", "label-statistic")
 """Methods that ask along directions."""
+Player = Callable[[Setting], Adversary]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Case:
 
     title: str
     setting: Setting
-    adversary: Callable[[Setting], Adversary]
+    adversary: Player
     trials: int
     """Number of trials of either label."""
 
@@ -45,50 +46,45 @@ def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> li
     """
     torch.set_num_threads(1)
     data, measuring = small.data(), partial(Measuring, probes=probes)
-    servers: list[tuple[str, ExperimentConfig, list[Callable[[Setting], Adversary]]]] = [
-        ("published noise", small.config("published"), [Malicious, Honest]),
-        ("exact plan", small.config("exact"), [Malicious, Honest]),
-        ("raw-label server", small.config("exact", update="sgd"), [Malicious, measuring]),
+    servers: list[tuple[str, ExperimentConfig, tuple[Player, ...]]] = [
+        ("published noise", small.config("published"), (Malicious, Honest)),
+        ("exact plan", small.config("exact"), (Malicious, Honest)),
+        ("raw-label server", small.config("exact", update="sgd"), (Malicious, measuring)),
+        *(
+            (f"{update} server", small.config("exact", update=update), (measuring, FinalModel))
+            for update in PRIVATE
+        ),
+        *((name, small.along(name), (CraftedTangents,)) for name in ALONG),
+        *((mechanism, small.on_labels(mechanism), (SeesRelease,)) for mechanism in ON_LABELS),
     ]
-    for update in PRIVATE:
-        config = small.config("exact", update=update)
-        servers.append((f"{update} server", config, [measuring, FinalModel]))
-    for name in ALONG:
-        servers.append((name, small.along(name), [CraftedTangents]))
-    for mechanism in ON_LABELS:
-        servers.append((mechanism, small.on_labels(mechanism), [SeesRelease]))
     found = []
     for title, config, players in servers:
-        setting = Setting(config, data, record)
-        for player in players:
-            found.append(
-                Case(title, setting, player, honest_trials if player is Honest else trials)
-            )
-    return [case for case in found if case.trials]
+        found += _cases(title, Setting(config, data, record), players, trials, honest_trials)
+    return found
+
+
+def _cases(
+    title: str, setting: Setting, players: Sequence[Player], trials: int, honest_trials: int
+) -> list[Case]:
+    amounts = ((player, honest_trials if player is Honest else trials) for player in players)
+    return [Case(title, setting, player, amount) for player, amount in amounts if amount]
 
 
 def configured_cases(
     config: ExperimentConfig, trials: int, honest_trials: int, probes: int, record: int
 ) -> list[Case]:
-    """List the games on one configuration; arguments as of `small_cases`.
-
-    Raises:
-        UserError: the configuration cannot be audited.
-    """
+    """List the games on one configuration; arguments as of `small_cases`, errors of `Setting`."""
     torch.set_num_threads(config.threads)
     setting = Setting(config, Experiment(config).data(), record)
+    update, is_trained = config.server.update, config.server.update != "none"
+    title = f"{update if is_trained else 'frozen'} server"
+    players: list[Player] = [FinalModel] if is_trained else []
     if config.privacy.mechanism in ON_LABELS:
-        return [Case(config.privacy.mechanism, setting, SeesRelease, trials)]
-    update = config.server.update
-    title = f"{update if update != 'none' else 'frozen'} server"
-    if isinstance(setting.config.method, AlongDirections):
-        players = [CraftedTangents, *([FinalModel] if update != "none" else [])]
-        return [Case(title, setting, player, trials) for player in players]
-    cases = [Case(title, setting, Malicious, trials)]
-    if update != "none" and probes:
-        cases += [
-            Case(title, setting, partial(Measuring, probes=probes), trials),
-            Case(title, setting, FinalModel, trials),
-        ]
-    cases.append(Case(title, setting, Honest, honest_trials))
-    return [case for case in cases if case.trials]
+        title, players = config.privacy.mechanism, [SeesRelease]
+    elif isinstance(setting.config.method, AlongDirections):
+        players = [CraftedTangents, *players]
+    elif is_trained and probes:
+        players = [Malicious, partial(Measuring, probes=probes), *players, Honest]
+    else:
+        players = [Malicious, Honest]
+    return _cases(title, setting, players, trials, honest_trials)

@@ -68,10 +68,7 @@ class Crafter:
         self._largest = setting.config.server.embedding_bound / 2
 
     def feed(self, frame: bytes) -> NDArray[np.float64]:
-        """Send a query to all shadows; return how far the label moves the reply, times B, [values].
-
-        The result is the mean over pairs of shadows.
-        """
+        """Return how far the label moves a query's reply, times B, [values]: mean over shadows."""
         told = [[values(self._setting, own, frame) for own in pair] for pair in self._shadows]
         mean = np.mean([one - zero for zero, one in told], 0)
         return np.asarray(mean * self._setting.config.batch_size, np.float64)
@@ -80,9 +77,7 @@ class Crafter:
         """Find embeddings of the target for which δ is +C with one label and −C with the other.
 
         Their middle is 0, or ``far`` from it, so that a server which trains there moves far.
-
-        Raises:
-            ConfigError: no embeddings were found that tell the labels apart.
+        ConfigError if no embeddings were found that tell the labels apart.
         """
         setting = self._setting
         halves = self._random(setting.side.table.dims[client], -1, 2)
@@ -105,11 +100,9 @@ class Crafter:
     def probe(self, client: int, ids: Tensor, along: Tensor) -> Tensor:
         """Find embeddings of records with known labels whose δ reveal how far w_0 moved.
 
-        Their middle is 0, so that the server learns little from them. Half of the candidates lie
-        ``along`` the middle of the target's embeddings, [d_h], the others anywhere.
-
-        Returns:
-            Half the difference of ``h+`` and ``h−``, [batch, d_h].
+        Their middle is 0, so that the server learns little from them; half of the difference of
+        ``h+`` and ``h−`` is returned, [batch, d_h]. Half of the candidates lie ``along`` the middle
+        of the target's embeddings, [d_h], the others anywhere.
         """
         halves = self._random(along.numel(), -2, 2)
         if along.norm() > 0:
@@ -145,12 +138,11 @@ class Crafter:
         # h+ and h− in turn, the same for every record.
         turns = torch.stack([middles + halves, middles - halves], 1).flatten(0, 1)
         points = turns.unsqueeze(1).expand(-1, ids.numel(), -1)
-        slopes = torch.stack(
-            [
-                torch.stack([setting.slopes(pair[w].side, client, ids, points, w) for w in WORLDS])
-                for pair in self._shadows
-            ]
-        )
+        found = [
+            torch.stack([setting.slopes(pair[w].side, client, ids, points, w) for w in WORLDS])
+            for pair in self._shadows
+        ]
+        slopes = torch.stack(found)
         clipped = setting.clipped(slopes)
         return slopes, (clipped[:, 1] - clipped[:, 0]).mean(0)
 

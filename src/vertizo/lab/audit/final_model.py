@@ -147,7 +147,7 @@ class FinalModel(Scripted):
         apart = []
         for place in range(SHADOWS):
             seed = self._stream.child("shadows").seed(place)
-            ends = [self._played(world, seed, repeatable=True)[1] for world in WORLDS]
+            ends = (self._played(world, seed, repeatable=True)[1] for world in WORLDS)
             zero, one = map(self._moved, ends)
             apart.append(one - zero)
         return torch.nn.functional.normalize(torch.stack(apart).mean(0), dim=0)

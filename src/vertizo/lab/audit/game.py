@@ -41,7 +41,7 @@ class Audit:
 
     @property
     def refutes_accountant(self) -> bool:
-        """Whether the measured lower bound is above the accountant's ε: it or the server is wrong.
+        """Whether the bound is above the accountant's ε, and so the accountant or server wrong.
 
         If both are right, this happens with probability 1 − confidence at most.
         """
@@ -65,12 +65,9 @@ def audit(
     title: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Play ``trials`` trials with either label, and bound ε from below.
+    """Play ``trials`` trials with either label, and bound ε from below (`lower_bound`).
 
     ``progress`` is called after each trial with how many were played.
-
-    Raises:
-        ConfigError: there are too few trials, or the confidence is outside (0, 1).
     """
     seeds = Stream.from_seed(setting.config.seed).child("audit", "trials", adversary.name)
     seen: tuple[list[Any], list[Any]] = ([], [])

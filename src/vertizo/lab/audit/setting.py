@@ -98,12 +98,7 @@ class Setting:
         return self.reference.server.side
 
     def federation(
-        self,
-        world: World,
-        seed: int,
-        observer: Observer | None = None,
-        *,
-        repeatable: bool = False,
+        self, world: World, seed: int, observer: Observer | None = None, *, repeatable: bool = False
     ) -> Federation:
         """Build a new federation of that world, with the same initial w_0 as all others.
 
@@ -175,12 +170,11 @@ def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentCon
     privacy, secret = config.privacy, statement.secret_steps
     if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.noise != "seeded":
         return config
-    noise = {"epsilon": None, "accounting": "exact", "noise_std": statement.noise_std}
-    noise["server_noise_std"] = (
-        statement.server_noise_std
-        if secret is None
-        else secret["noise_multiplier"] * config.server.clip
-    )
+    of_server = statement.server_noise_std
+    if secret is not None:
+        of_server = secret["noise_multiplier"] * config.server.clip
+    noise: dict[str, Any] = {"noise_std": statement.noise_std, "server_noise_std": of_server}
+    noise |= {"epsilon": None, "accounting": "exact"}
     return config.model_copy(update={"privacy": privacy.model_copy(update=noise)})
 
 

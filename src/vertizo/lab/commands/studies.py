@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from rich.console import Console
 
@@ -405,6 +405,25 @@ def _list_studies(as_json: bool) -> None:
         print(strict_json.line(entries))
     else:
         print_list(((name, f"{each.paper}: {each.title}") for name, each in found), no_wrap=True)
+
+
+def study_schema() -> dict[str, Any]:
+    """Return the JSON schema of a study's file, for ``vertizo schema``."""
+    from pydantic import Tag
+
+    from vertizo.cli.schema import generated
+    from vertizo.core.options import chosen_by
+    from vertizo.lab.reproduction.study import KINDS
+
+    tagged = tuple(Annotated[options, Tag(kind)] for kind, options in KINDS.items())
+    kinds: Any = Annotated[Union[tagged], chosen_by("kind", "table")]  # noqa: UP007
+    found = generated(kinds, "Vertizo study")
+    quick = {"type": "object", "description": "What its quick form changes."}
+    for each in set(KINDS.values()):
+        found["$defs"][each.__name__]["properties"]["quick"] = quick
+    # A study with a base says what is different, and nothing need be complete.
+    whole = {"oneOf": found.pop("oneOf")}
+    return {**found, "if": {"required": ["base"]}, "then": {"type": "object"}, "else": whole}
 
 
 def bar(

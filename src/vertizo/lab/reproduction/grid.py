@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 from vertizo.core.names import CONTROLS
@@ -18,15 +19,7 @@ from vertizo.lab.reproduction.outcome import (
     published_line,
     text_of,
 )
-from vertizo.lab.reproduction.runs import (
-    Case,
-    Made,
-    Order,
-    Tree,
-    configure,
-    make,
-    makers,
-)
+from vertizo.lab.reproduction.runs import Case, Made, Order, Tree, configure, make, makers
 from vertizo.lab.reproduction.study import CellConfig, ColumnConfig, GridConfig, PanelConfig
 
 MOST_POINTS = 100
@@ -95,7 +88,7 @@ def spot(study: GridConfig, row: str, column: str) -> Spot:
 def run(study: GridConfig, order: Order) -> Outcome:
     """Make a study's runs, and read its figures."""
     made = make(cases(study, order), order)
-    cells = {(row, column): _cell(study, row, column, made) for row, column in _places(study)}
+    cells = {at: _cell(study, *at, made) for at in product(study.rows, study.columns)}
     pictures = [_curves(study, panel, made) for panel in study.panels]
     if study.kind == "sweep":
         pictures.insert(0, _sweep(study, cells))
@@ -118,25 +111,19 @@ def _seeds(made: Mapping[str, Made]) -> dict[str, Any]:
 def cases(study: GridConfig, order: Order) -> list[Case]:
     """List the cases to run, one for each different configuration that is not skipped."""
     found: dict[str, Case] = {}
-    for row, column in _places(study):
+    for row, column in product(study.rows, study.columns):
         label, trees, controls, skip = spot(study, row, column)
         if skip is None and label not in found:
             config = configure(f"{study.paper}, {label}", trees, order.overrides)
-            line = study.rows[row]
-            seeds = order.seeds or line.seeds or study.seeds
+            seeds = order.seeds or study.rows[row].seeds or study.seeds
             found[label] = Case(label, config, seeds, controls)
     return list(found.values())
 
 
-def _places(study: GridConfig) -> Iterator[tuple[str, str]]:
-    return ((row, column) for row in study.rows for column in study.columns)
-
-
 def _cell(study: GridConfig, row: str, column: str, made: Mapping[str, Made]) -> Cell:
     line, figure = study.rows[row], study.columns[column].figure
-    published = (line.cells.get(column) or CellConfig()).published
-    if published is None:
-        published = line.published.get(column)
+    own = line.cells.get(column) or CellConfig()
+    published = line.published.get(column) if own.published is None else own.published
     label, *_, reason = spot(study, row, column)
     if reason is not None:
         return Cell(row, column, [], published=published, skip=reason)

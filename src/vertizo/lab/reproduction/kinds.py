@@ -16,16 +16,7 @@ from vertizo.lab.attacks.runner import make as make_attack
 from vertizo.lab.intrinsic import intrinsic
 from vertizo.lab.reproduction import grid
 from vertizo.lab.reproduction.outcome import Grid, Outcome, published_line, text_of
-from vertizo.lab.reproduction.runs import (
-    Case,
-    Order,
-    Task,
-    Tree,
-    configure,
-    make,
-    makers,
-    results,
-)
+from vertizo.lab.reproduction.runs import Case, Order, Task, Tree, configure, make, makers, results
 from vertizo.lab.reproduction.study import AnyStudy, AttackConfig, IntrinsicConfig
 from vertizo.run.results.folder import RunFolder
 
@@ -47,8 +38,7 @@ def run(study: AnyStudy, order: Order) -> Outcome:
 def run_attacks(study: AttackConfig, order: Order) -> Outcome:
     """Try every attack on every method with every seed, and tabulate figures beside controls.
 
-    Raises:
-        ConfigError: there is no such attack or figure.
+    ConfigError if there is no such attack or figure.
     """
     for column in study.columns.values():
         if column.attack not in ATTACKS:
@@ -81,9 +71,8 @@ def run_attacks(study: AttackConfig, order: Order) -> Outcome:
                     for key in ("trials", "controls")
                 )
                 cells.append(f"{text_of(values, 1)} ({text_of(controls[:1], 1)})")
-                figures.append(
-                    {"method": method, "column": name, "values": values, "controls": controls}
-                )
+                seen = {"values": values, "controls": controls}
+                figures.append({"method": method, "column": name, **seen})
             lines.append((f"{row.words}: {method}", *cells))
         lines += published_line(row.published, study.columns)
     headings = tuple(f"{column.words}, %" for column in study.columns.values())
@@ -113,11 +102,7 @@ def attack_trial(attack: str, options: tuple[str, ...], tree: Tree) -> dict[str,
 
 
 def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
-    """Train, measure the intrinsic figures on the trained models, and tabulate them.
-
-    Raises:
-        RunError: a training diverged.
-    """
+    """Train, measure the intrinsic figures and tabulate them; RunError if a training diverged."""
     cases = []
     for label, row in study.rows.items():
         trees = [study.settings, row.settings]

@@ -84,9 +84,8 @@ class Outcome:
                 line.words: [[float(f"{value:.5g}") for value in point] for point in line.points]
                 for line in picture.lines
             }
-            pictures.append(
-                {"title": picture.title, "x": picture.x, "y": picture.y} | {"lines": lines}
-            )
+            about = {"title": picture.title, "x": picture.x, "y": picture.y}
+            pictures.append({**about, "lines": lines})
         return {
             "made_by": dict(self.made_by),
             "tables": [asdict(grid) for grid in self.grids],
@@ -98,11 +97,9 @@ class Outcome:
 
 def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
     """Write all figures to ``NAME.json`` in a folder, which is made; RunError if that fails."""
-    text = strict_json.text(content, indent=1)
+    text, numbers = strict_json.text(content, indent=1), r"\[\s+([-\d.eE+,\s]+?)\s+\]"
     # a line for each entry, and lists of numbers on one line
-    text = re.sub(
-        r"\[\s+([-\d.eE+,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text
-    )
+    text = re.sub(numbers, lambda found: f"[{' '.join(found[1].split())}]", text)
     with checkpoint.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(folder / f"{name}.json", f"{text}\n".encode())

@@ -40,11 +40,7 @@ def _section(file: Path) -> str:
     if name in SCRIPTS:  # measured when `vertizo reproduce` still made it
         command = command.replace(f"vertizo reproduce {name}", f"python {SCRIPTS[name]}")
     seeds = "1 seed" if content["seeds"] == 1 else f"{content['seeds']} seeds"
-    lines = [
-        f"#### {name}",
-        "",
-        f"{content['paper']}: {content['title']}. `{command}`, {seeds}.",
-    ]
+    lines = [f"#### {name}", "", f"{content['paper']}: {content['title']}. `{command}`, {seeds}."]
     if content["reduced"]:
         lines.append(f"Reduced: {content['reduced']}.")
     if content["settings"]:

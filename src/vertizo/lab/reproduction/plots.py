@@ -26,13 +26,7 @@ def available() -> bool:
 
 
 def draw(pictures: Sequence[Picture], path: Path) -> None:
-    """Write one or more pictures side by side, at most three in a row, to one file.
-
-    The path's ending decides the format: .svg, .png or .pdf.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Write pictures side by side, at most three in a row, to one .svg, .png or .pdf file."""
     with sheet(len(pictures), path) as places:
         for axes, picture in zip(places, pictures, strict=True):
             draw_lines(axes, picture)

@@ -69,7 +69,6 @@ class Made:
 
     runs: tuple[Finished | None, ...]
     controls: Mapping[str, tuple[Finished | None, ...]]
-    config: ExperimentConfig
 
     @property
     def finished(self) -> list[Finished]:
@@ -85,10 +84,8 @@ class Made:
 def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Build a configuration from trees, whose keys each replace those of the trees before.
 
-    The first tree is a whole one; a null in another removes a key.
-
-    Raises:
-        ConfigError: a key does not fit; the line begins with ``where``.
+    The first tree is a whole one; a null in another removes a key. ConfigErrors begin with
+    ``where``.
     """
     whole: Tree = {}
     for tree in trees:
@@ -113,13 +110,11 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     A run that diverges is a result: it is recorded, the others go on, and it is not tried again.
     Finished runs are kept when a run fails otherwise, and on Interrupted.
     """
-    runs = [
-        run
-        for case in cases
-        for run in comparison.plan(
-            {case.label: case.config}, case.seeds, order.folder, controls=_controls(case)
-        )
-    ]
+    runs: list[Run] = []
+    for case in cases:
+        kinds = case.controls or (("label-free",) if is_private(case.config) else ())
+        own = {case.label: case.config}
+        runs += comparison.plan(own, case.seeds, order.folder, controls=kinds)
     comparison.check(runs)
     left = [run for run in runs if not (run.folder / FAILED).is_file()]
     comparison.execute(left, order.engine, order.report, _noted)
@@ -127,24 +122,17 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     for run in runs:
         at = run.label, run.control
         read[at] = *read.get(at, ()), _read(run)
-    return {
-        case.label: Made(
-            read[case.label, "none"],
-            {kind: read[case.label, kind] for kind in CONTROLS if (case.label, kind) in read},
-            case.config,
-        )
-        for case in cases
-    }
+    found = {}
+    for label in (case.label for case in cases):
+        controls = {kind: read[label, kind] for kind in CONTROLS if (label, kind) in read}
+        found[label] = Made(read[label, "none"], controls)
+    return found
 
 
 def makers(made: Mapping[str, Made]) -> dict[str, Any]:
     """Sum up what made all runs, controls included (`vertizo.lab.made_by`)."""
     runs = [run for case in made.values() for each in case.everything.values() for run in each]
     return made_by.runs(run.folder for run in runs if run is not None)
-
-
-def _controls(case: Case) -> tuple[str, ...]:
-    return case.controls or (("label-free",) if is_private(case.config) else ())
 
 
 def _noted(run: Run, error: UserError) -> bool:
@@ -172,9 +160,8 @@ class Task:
 
     def file(self, folder: Path) -> Path:
         """Return the file of its figures, which depends on the function and its arguments."""
-        said = json.dumps(
-            [FORMAT, self.function.__name__, *self.arguments], sort_keys=True, default=str
-        )
+        call = [FORMAT, self.function.__name__, *self.arguments]
+        said = json.dumps(call, sort_keys=True, default=str)
         digest = hashlib.sha256(said.encode()).hexdigest()[:12]
         return folder / "tasks" / f"{self.name}-{digest}.json"
 

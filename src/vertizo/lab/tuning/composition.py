@@ -67,10 +67,8 @@ def calibrate(
 ) -> float:
     """Find the largest ε of each trial at which all of them together stay within ``total`` at δ.
 
-    ``planned`` returns the releases of all trials for an ε of each.
-
-    Raises:
-        ConfigError: no ε is small enough, or it leaves nothing to train with.
+    ``planned`` returns the releases of all trials for an ε of each. ConfigError if no ε is small
+    enough, or it leaves nothing to train with.
     """
 
     def excess(log_epsilon: float) -> float:

@@ -108,11 +108,9 @@ class Plan:
         if self.on_labels or not self.first.statement.is_bounded:
             return
         wanted, found = self.planned(number), planned(config, self.data)
-        ours, theirs = (
-            (each.statement.guarantee, each.statement.covers) for each in (wanted, found)
-        )
+        ours, theirs = wanted.statement, found.statement
         if (
-            ours != theirs
+            (ours.guarantee, ours.covers) != (theirs.guarantee, theirs.covers)
             or wanted.releases is None
             or found.releases is None
             or not are_alike(wanted.releases, found.releases)

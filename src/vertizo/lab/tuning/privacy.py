@@ -70,39 +70,42 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
         f"{', '.join(covers)}. Noise: {statements[0].noise_source}.{beside(statements)}"
     )
     if plan.on_labels:
+        one, total = statements[0].words, alone
         words = (
-            f"{simulated}Every trial read the private labels in {ledger}, which are made once: all "
-            "of them together, and all further runs on that file, cost no more than one."
+            f"Every trial read the private labels in {ledger}, which are made once: all of them "
+            "together, and all further runs on that file, cost no more than one."
         )
-        said = (statements[0].words, words, VALIDATION)
-        return Cost(held, trials, said, delta, alone, alone, covers, str(ledger))
-    if ledger is not None:
-        budget = DurableLedger.inspect(ledger).budget
+    elif ledger is not None:
+        total = DurableLedger.inspect(ledger).budget.epsilon
         words = (
-            f"{simulated}Every trial drew on the ledger {ledger}. For each training record, all "
-            f"runs that draw on it together have {DurableLedger.stated(ledger)}, however they were "
-            "chosen, stopped and compared."
+            f"Every trial drew on the ledger {ledger}. For each training record, all runs that "
+            f"draw on it together have {DurableLedger.stated(ledger)}, however they were chosen, "
+            "stopped and compared."
         )
-        said, epsilon = (one, words, VALIDATION), budget.epsilon
-        return Cost(held, trials, said, delta, alone, epsilon, covers, str(ledger))
-    releases = [each.releases for each in planned if each.releases is not None]
-    total = together(releases, delta)
-    if math.isinf(total):
-        bound = f"no ε up to {LARGEST_EPSILON:g} can be shown"
     else:
+        total = together([each.releases for each in planned if each.releases is not None], delta)
         bound = f"ε = {bound_text(total)} at δ = {delta:g}"
-    words = (
-        f"{simulated}All {trials} trials together: {bound} for each training record, by exact "
-        "composition over the whole of every planned trial, those stopped early included, each "
-        "with noise of its own. That is what holds where every trial's replies reach the clients. "
-        "Where nothing but the chosen model ever leaves, the choice still depends on every trial, "
-        "and no less is claimed: the smaller bounds known for the best of several private runs "
-        "(Liu and Talwar 2019; Papernot and Steinke 2022) are for a random number of independent "
-        "ones, which these "
-        "are not."
+        if math.isinf(total):
+            bound = f"no ε up to {LARGEST_EPSILON:g} can be shown"
+        words = (
+            f"All {trials} trials together: {bound} for each training record, by exact composition "
+            "over the whole of every planned trial, those stopped early included, each with noise "
+            "of its own. That is what holds where every trial's replies reach the clients. Where "
+            "nothing but the chosen model ever leaves, the choice still depends on every trial, "
+            "and no less is claimed: the smaller bounds known for the best of several private runs "
+            "(Liu and Talwar 2019; Papernot and Steinke 2022) are for a random number of "
+            "independent ones, which these are not."
+        )
+    return Cost(
+        guarantee=held,
+        trials=trials,
+        words=(one, simulated + words, VALIDATION),
+        delta=delta,
+        epsilon_of_chosen=alone,
+        epsilon_together=None if math.isinf(total) else total,
+        covers=covers,
+        ledger=None if ledger is None else str(ledger),
     )
-    found = None if math.isinf(total) else total
-    return Cost(held, trials, (one, words, VALIDATION), delta, alone, found, covers)
 
 
 def beside(statements: Sequence[Statement]) -> str:
@@ -116,22 +119,18 @@ def beside(statements: Sequence[Statement]) -> str:
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
-    """Check that a search's ledger can pay for all trials to come.
-
-    ``begun`` are the numbers of trials that were begun before.
+    """Check that a search's ledger can pay for all trials to come; ``begun`` are numbers of others.
 
     Raises:
         ConfigError: labels are private, and no ledger keeps them for all trials.
         RunError: the ledger cannot pay for all trials to come.
     """
     path = plan.config.privacy.ledger
-    if plan.on_labels:
-        if path is None:
-            raise ConfigError(
-                f"privacy.mechanism {plan.config.privacy.mechanism!r} would make labels anew in "
-                "every trial; set privacy.ledger to a file, which keeps those of the first"
-            )
-        return
+    if path is None and plan.on_labels:
+        raise ConfigError(
+            f"privacy.mechanism {plan.config.privacy.mechanism!r} would make labels anew in every "
+            "trial; set privacy.ledger to a file, which keeps those of the first"
+        )
     if path is None:
         return
     left = [number for number in range(trials) if number not in begun]

@@ -65,10 +65,7 @@ def conclude(plan: Plan, study: Study, trials: int, write: Callable[[str, str], 
     """Rank the trials, test the best one, and write the search's results.
 
     The best trial's summary then has test figures. ``write`` takes the name and the text of a file
-    of the search's folder.
-
-    Raises:
-        RunError: no trial ran to its end.
+    of the search's folder. RunError if no trial ran to its end.
     """
     records, ranked = study.records(), study.ranked()
     if not ranked:

@@ -173,8 +173,8 @@ class _Search:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that must be the same when the search is resumed."""
-        apart = ("checkpoint_seconds", "threads")
-        config = {key: value for key, value in self.plan.base.items() if key not in apart}
+        config = {**self.plan.base}
+        del config["checkpoint_seconds"], config["threads"]
         total = self._options.total_epsilon
         files = provenance.digests(self.plan.config.data.files)
         return {
@@ -306,12 +306,12 @@ def _calibrated(plan: Plan, total: float, trials: int) -> Tree:
 
     def releases(epsilon: float) -> list[Releases]:
         planned = replace(plan, base=with_share(epsilon)).all_planned(trials)
-        for each in planned:
-            if not each.statement.is_bounded or each.releases is None:
-                raise ConfigError(
-                    f"--total-epsilon needs an exact guarantee: {each.statement.words}"
-                )
-        return [each.releases for each in planned if each.releases is not None]
+        found = []
+        for statement, own in planned:
+            if not statement.is_bounded or own is None:
+                raise ConfigError(f"--total-epsilon needs an exact guarantee: {statement.words}")
+            found.append(own)
+        return found
 
     return with_share(calibrate(total, privacy.delta, trials, releases))
 

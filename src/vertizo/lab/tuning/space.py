@@ -131,11 +131,7 @@ Space = Mapping[str, Domain]
 
 
 def configured(base: Tree, values: Mapping[str, str], source: str = "--search") -> ExperimentConfig:
-    """Parse a tree, with ``values`` in place of its own, to a configuration.
-
-    Raises:
-        ConfigError: the values do not fit; the line begins with ``source``.
-    """
+    """Parse a tree, with ``values`` in place of its own; ConfigErrors begin with ``source``."""
     tree = deepcopy(base)
     override(tree, [f"{key}={text}" for key, text in values.items()], ExperimentConfig())
     return parse(tree, source)
@@ -147,10 +143,9 @@ def value_at(config: ExperimentConfig, key: str) -> Any:
 
 
 def parse_space(texts: Sequence[str], base: Tree) -> dict[str, Domain]:
-    """Parse ``key=spec`` texts to a space, and try their ends on the configuration.
+    """Parse ``key=spec`` texts to a space; ConfigError if one is malformed or does not fit.
 
-    Raises:
-        ConfigError: a text is malformed, or its key or a value does not fit.
+    The ends of each range are tried on the configuration.
     """
     config = parse(base)
     space: dict[str, Domain] = {}
@@ -207,12 +202,11 @@ def _domain(spec: str, is_fraction: bool, text: str) -> Domain:
     low_text, _, high_text = numbers.partition("..")
     try:
         low, high = float(low_text), float(high_text)
-        whole = not is_fraction and low.is_integer() and high.is_integer()
-    except (ValueError, OverflowError):
+    except ValueError:
         low = high = math.nan
-        whole = False
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ConfigError(f"--search {text}: {numbers!r} is no range of numbers; {FORM}")
+    whole = not is_fraction and low.is_integer() and high.is_integer()
     if not low < high:
         raise ConfigError(f"--search {text}: {low_text} is not below {high_text}; {FORM}")
     if flags and low <= 0:
@@ -265,8 +259,8 @@ def default_space(config: ExperimentConfig, federation: Federation) -> dict[str,
 
 
 def around(value: float) -> Range:
-    """Return the logarithmic range from a tenth of a value to ten times as much."""
-    return Range(_short(value / 10), _short(value * 10), log=True)
+    """Return the logarithmic range from a tenth of a value to ten times as much, to 3 digits."""
+    return Range(float(f"{value / 10:.3g}"), float(f"{value * 10:.3g}"), log=True)
 
 
 def _add_optimizer(
@@ -280,8 +274,3 @@ def _add_optimizer(
         space[f"{side}.optimizer.learning_rate"] = around(rate)
     momenta = sorted({*MOMENTA, options.momentum})
     space[f"{side}.optimizer.momentum"] = Choices(tuple(map(repr, momenta)))
-
-
-def _short(value: float) -> float:
-    """Round a number to three digits."""
-    return float(f"{value:.3g}")

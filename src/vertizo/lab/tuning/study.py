@@ -72,11 +72,7 @@ def check_library() -> None:
 
 
 class Journal:
-    """Optuna's journal of a search, in which each line has a digest of itself.
-
-    Raises:
-        RunError: a line that is read does not fit its digest.
-    """
+    """Optuna's journal, in which each line has a digest of itself; RunError if one does not fit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -154,8 +150,7 @@ class Study:
     def propose(self, fixed: Mapping[str, str]) -> Record:
         """Begin a trial that has the ``fixed`` values; Optuna proposes the others.
 
-        For the first trial, which is as configured, ``fixed`` are all values; or none, if they are
-        not all in the space.
+        For the first trial these are all values, or none if they are not all in the space.
         """
         if not self._trials("WAITING"):  # else a process died before it began the trial
             values = {key: self.space[key].stored(text) for key, text in fixed.items()}
@@ -220,12 +215,9 @@ class Study:
 
     def ranked(self) -> list[Record]:
         """Return the finished trials, the best first; among equals, the one with the lower loss."""
-        better_first = self.objective.better_first
-        ended = [each for each in self.records() if each.outcome == "finished"]
-        return [
-            each
-            for *_, each in sorted((better_first(e.score), e.number, e) for e in ended if e.score)
-        ]
+        order, ended = self.objective.better_first, self.records()
+        scored = [(e.score, e) for e in ended if e.outcome == "finished" and e.score]
+        return [each for *_, each in sorted((order(score), e.number, e) for score, e in scored)]
 
     def importances(self) -> dict[str, float]:
         """Compute each key's share in explaining what sets the best quarter of trials apart.

@@ -61,13 +61,10 @@ class Objective:
 
 
 def choose(name: str | None, data: VerticalData) -> Objective:
-    """Choose the objective by name, or the default one.
+    """Choose the objective by name, or the default one; ConfigError if there is no such figure.
 
     The default is the area under the ROC curve with two classes, accuracy with more, and for a
     regression the root of the mean squared error, or its own loss where that is another.
-
-    Raises:
-        ConfigError: there are no validation records, or they have no such figure.
     """
     labels = data.labels["validation"]
     if not labels.numel():
@@ -85,10 +82,8 @@ def choose(name: str | None, data: VerticalData) -> Objective:
         both = data.task.outputs == 2 and 0 < int(labels.sum()) < labels.numel()
         offered = ("auc", "average_precision", "accuracy") if both else ("accuracy",)
         offered = (*offered, "loss")
-    if name is None:
-        return Objective(offered[0])
     for each in offered:
-        if each == name:
+        if name in (None, each):
             return Objective(each)
     raise ConfigError(
         f"--objective {name}: validation records of {data.name} have {', '.join(offered)}"
