@@ -56,34 +56,24 @@ def configurations(
 ) -> dict[str, ExperimentConfig]:
     """Load the configuration of every label; without labels, of those in section ``methods``.
 
-    The default seed is 0, so that a stopped comparison can be resumed.
-
-    Raises:
-        ConfigError: a method is unknown or does not fit.
+    The default seed is 0, so that a stopped comparison can be resumed. ConfigError if a method is
+    unknown or does not fit.
     """
-    wanted, source = list(labels) or config_tree.labels(path), config_tree.called(path)
-    trees = {
-        label: config_tree.read(path, overrides, label, ExperimentConfig()) for label in wanted
-    }
-    return {
-        label: configuration.parse({"seed": 0, **tree}, source) for label, tree in trees.items()
-    }
+    source = config_tree.called(path)
+    found = {}
+    for label in list(labels) or config_tree.labels(path):
+        tree = config_tree.read(path, overrides, label, ExperimentConfig())
+        found[label] = configuration.parse({"seed": 0, **tree}, source)
+    return found
 
 
 def plan(
-    configs: Mapping[str, ExperimentConfig],
-    seeds: int,
-    folder: Path,
-    *,
-    controls: Collection[str],
+    configs: Mapping[str, ExperimentConfig], seeds: int, folder: Path, *, controls: Collection[str]
 ) -> list[Run]:
     """List all runs: every method with every seed, and those of ``controls`` that it has.
 
     A configuration's seed is the first of ``seeds``. Runs have their own folders: label/seedN,
-    label/seedN-frozen.
-
-    Raises:
-        ConfigError: a configuration is a control itself.
+    label/seedN-frozen. ConfigError if a configuration is a control itself.
     """
     runs = []
     for label, config in configs.items():
@@ -103,11 +93,8 @@ def plan(
 def check(runs: Sequence[Run]) -> list[str]:
     """Build each method's parties once, so that errors are raised before anything runs.
 
-    Returns:
-        Notes on the data sets (`vertizo.data.vertical.VerticalData.notes`).
-
-    Raises:
-        UserError: a run cannot start, or its folder holds another run.
+    Returns notes on the data sets (`vertizo.data.vertical.VerticalData.notes`). UserError if a run
+    cannot start, or its folder holds another run.
     """
     seen = set()
     data: dict[tuple[int, str], Any] = {}
@@ -234,10 +221,9 @@ class Row:
         found = []
         for control, summaries in self.summaries.items():
             for one in summaries:
-                kept = {key: one[key] for key in one if key in SIZES or key.startswith("test_")}
-                epsilon = one["privacy"]["epsilon"]
                 own = {"method": self.label, "control": control, "seed": one["seed"]}
-                found.append({**own, **kept, "epsilon": epsilon})
+                own |= {key: one[key] for key in one if key in SIZES or key.startswith("test_")}
+                found.append(own | {"epsilon": one["privacy"]["epsilon"]})
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -261,25 +247,22 @@ class Row:
 
 
 def rows(
-    runs: Sequence[Run],
-    summaries: Mapping[Run, Summary],
-    targets: Sequence[float],
-    by: Measure,
+    runs: Sequence[Run], summaries: Mapping[Run, Summary], targets: Sequence[float], by: Measure
 ) -> list[Row]:
     """Build one row for each label, in the order of the runs."""
     found = []
     for label in dict.fromkeys(run.label for run in runs):
-        own: dict[str, list[Run]] = {}
-        for run in runs:
-            if run.label == label:
-                own.setdefault(run.control, []).append(run)
-        evaluated = [(RunFolder(r.folder).metrics(), summaries[r]) for r in own["none"]]
+        own: dict[str, list[Summary]] = {}
+        evaluated = []
+        for run in (run for run in runs if run.label == label):
+            own.setdefault(run.control, []).append(summaries[run])
+            if run.control == "none":
+                evaluated.append((RunFolder(run.folder).metrics(), summaries[run]["bytes_table"]))
         reached = {
-            target: tuple(bytes_to(m, target, by, s["bytes_table"]) for m, s in evaluated)
+            target: tuple(bytes_to(metrics, target, by, table) for metrics, table in evaluated)
             for target in targets
         }
-        curves = [curve(metrics) for metrics, _ in evaluated]
-        found.append(Row(label, {c: [summaries[r] for r in own[c]] for c in own}, reached, curves))
+        found.append(Row(label, own, reached, [curve(metrics) for metrics, _ in evaluated]))
     return found
 
 

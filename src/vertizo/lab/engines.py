@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import digests
@@ -46,20 +46,6 @@ Forgive = Callable[[Run, UserError], bool]
 """Callback that decides whether the other runs go on after a failure; without it they do not."""
 
 
-class Engine(Protocol):
-    """A place where runs are made."""
-
-    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
-        """Begin or resume runs, each in its folder.
-
-        Yields:
-            Each run as it ends, and None about twice a second.
-
-        Raises:
-            UserError: a run failed unforgiven; the others that were going are finished first.
-        """
-
-
 def share_done(folder: Path, config: ExperimentConfig) -> float:
     """Return a run's finished share in [0, 1], by the last evaluation that it wrote."""
     place = RunFolder(folder)
@@ -87,7 +73,14 @@ class Processes:
     reused: bool = False
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
-        """Begin or resume runs, as for `Engine`; runs that are interrupted can be resumed."""
+        """Begin or resume runs, each in its folder; those that are interrupted can be resumed.
+
+        Yields:
+            Each run as it ends, and None about twice a second.
+
+        Raises:
+            UserError: a run failed unforgiven; the others that were going are finished first.
+        """
         calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
         here = nullcontext(Inline[Run]())
         with here if self.jobs is None else processes(self.jobs, reused=self.reused) as pool:
@@ -127,11 +120,9 @@ class RayCluster:
     """Callback for a line that a run begins anew, since its process or machine was lost."""
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
-        """Begin or resume runs on the cluster, as for `Engine`.
+        """Begin or resume runs on the cluster, as `Processes` does here.
 
-        Raises:
-            ConfigError: a run charges a ledger, which is a file of this machine.
-            UserError: as for `Engine`.
+        ConfigError if a run charges a ledger, which is a file of this machine.
         """
         if not runs:
             return
@@ -171,6 +162,9 @@ class RayCluster:
             yield run
         if problems:
             raise problems[0]
+
+
+Engine = Processes | RayCluster
 
 
 def _elsewhere(version: str, packed: bytes) -> Files | UserError:

@@ -43,12 +43,10 @@ class Pool(Generic[Key]):
     def make(
         self, calls: Iterable[tuple[Key, Callable[..., Any], tuple[Any, ...]]]
     ) -> Iterator[tuple[Key, Future[Any]] | None]:
-        """Make calls, and take each from the iterable only when a process is free.
+        """Yield (key, future) of each call as it ends, and None about twice a second.
 
-        An executor would begin queued calls even when it is told to stop.
-
-        Yields:
-            (key, future) of each call as it ends, and None about twice a second.
+        A call is taken from the iterable only when a process is free: an executor would begin
+        queued calls even when it is told to stop.
         """
         waiting = iter(calls)
         while True:
@@ -79,23 +77,15 @@ class Inline(Pool[Key]):
 
 
 @contextmanager
-def processes(
-    jobs: int,
-    *,
-    reused: bool = False,
-) -> Iterator[Pool[Any]]:
-    """Yield a pool of processes that end with this process.
+def processes(jobs: int, *, reused: bool = False) -> Iterator[Pool[Any]]:
+    """Yield a pool of processes that end with this process, for ``jobs`` calls at a time.
 
     An exception inside interrupts the running calls once, on which a run leaves a checkpoint. A
-    second Ctrl-C kills them. A `UserError` waits for them to finish.
+    second Ctrl-C kills them. A `UserError` waits for them to finish. RunError if a process was
+    killed.
 
-    Args:
-        jobs: number of calls at a time.
-        reused: whether a process makes one call after another, which saves the seconds that
-            starting one takes; else each call has its own process, and so its own peak memory.
-
-    Raises:
-        RunError: a process was killed.
+    If ``reused``, a process makes one call after another, which saves the seconds that starting one
+    takes; else each call has its own process, and so its own peak memory.
     """
     reader, writer = CONTEXT.Pipe(duplex=False)
     with (

@@ -110,8 +110,7 @@ def _both(first: deque[Any], then: Iterator[Any]) -> Iterator[Any]:
 def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
     """Yield Ray, connected to a cluster; an existing connection of the process is used again.
 
-    A cluster that is started now has ``cpus`` cores; None for all cores of this machine. For the
-    address and the errors see `gather`.
+    A cluster that is started now has ``cpus`` cores, or all; address and errors are as of `gather`.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
@@ -164,10 +163,9 @@ def _own_folder() -> Iterator[None]:
 
 
 class _WithoutRay:
-    """Standard output without what Ray's threads print about a lost process.
+    """Standard output without what Ray's threads print about a lost process, for want of an option.
 
-    We report that ourselves, in one line, and ``--json`` prints its result here. Ray has no option
-    for it.
+    We report that ourselves, in one line, and ``--json`` prints its result here.
     """
 
     def __init__(self, stream: TextIO, rays: Set[threading.Thread]) -> None:
