@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -105,7 +105,8 @@ class Findings:
         return ax
 
     def __repr__(self) -> str:
-        return "\n".join(_lines(self))
+        privacy = (f"privacy{of and ' of '}{of}: {words}" for of, words in self.privacy)
+        return "\n".join([self.title, *self.verdict, *privacy])
 
     def __str__(self) -> str:
         """Return the text of `__repr__`, followed by the tables."""
@@ -132,9 +133,3 @@ def _text(table: Table) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = (map(str.ljust, row, widths) for row in rows)
     return "\n".join("  ".join(row).rstrip() for row in cells)
-
-
-def _lines(found: Findings) -> Iterable[str]:
-    yield found.title
-    yield from found.verdict
-    yield from (f"privacy{of and ' of '}{of}: {words}" for of, words in found.privacy)

@@ -66,10 +66,7 @@ def planned(
     """Compare mechanisms for an ε or, with epochs and batch, compute the noise of replies.
 
     ``given`` has the keys of `Asked`. ``called`` maps a key to its name in errors; ``tell`` is
-    called with a line on work that takes minutes.
-
-    Raises:
-        ConfigError: a value does not fit; the line names its key and what would be right.
+    called with a line on work that takes minutes. ConfigError if a value does not fit.
     """
     try:
         asked = Asked.model_validate({k: v for k, v in given.items() if v is not None})
@@ -106,7 +103,6 @@ def _compared(asked: Asked) -> Findings:
     way, why = choosing.chosen(found, case, asked.epsilon, asked.cover)
     headings, *rows = choosing.table(found)
     title = f"ways to spend ε = {asked.epsilon:g} at δ = {asked.delta:g}"
-    seen = [(each.name, each.signal) for each in found if each.signal is not None]
     three, ways = choosing.three_ways(found, way, asked.epsilon), [asdict(each) for each in found]
     return Findings(
         title=title,
@@ -118,7 +114,7 @@ def _compared(asked: Asked) -> Findings:
         records={"ways": ways},
         picture=Picture(
             "forecast of signal / noise; below 1 little is learned",
-            [Dot(name, signal) for name, signal in seen],
+            [Dot(each.name, each.signal) for each in found if each.signal is not None],
             line=forecast.LITTLE,
             log=True,
         ),
@@ -126,11 +122,7 @@ def _compared(asked: Asked) -> Findings:
 
 
 def _noise(
-    asked: Asked,
-    epochs: int,
-    batch: int,
-    called: Callable[[str], str],
-    tell: Callable[[str], None],
+    asked: Asked, epochs: int, batch: int, called: Callable[[str], str], tell: Callable[[str], None]
 ) -> Findings:
     records, clients, server, delta = asked.records, asked.clients, asked.server, asked.delta
     for key in ("clip", "server_clip"):
@@ -166,9 +158,8 @@ def _noise(
         "replies": forecast.of_queries(*about),
         "server": forecast.of_server(found.releases, records, batch, parameters, asked.positives),
     }
-    most, person = asked.records_per_person, None
-    if most > 1:
-        person = epsilon_of_releases(found.releases, delta, most)
+    most = asked.records_per_person
+    person = epsilon_of_releases(found.releases, delta, most) if most > 1 else None
     told = {} if person is None else {"epsilon_per_person": person}
     content = {"epsilon": found.epsilon, "signal_to_noise": ratios, **told, **asdict(found)}
     at = f"ε at δ = {found.delta:g}"

@@ -238,12 +238,9 @@ class _Head:
         self._heard = self._looked = time.monotonic()
 
     def answers_now(self) -> bool:
-        """Whether the head was asked just now and answered.
+        """Whether the head was asked just now and answered; it is asked every `LOOK` seconds.
 
-        It is asked every `LOOK` seconds. Ray itself would wait for it, and end the process.
-
-        Raises:
-            RunError: the head was silent for more than `PATIENCE` seconds.
+        RunError after `PATIENCE` seconds of silence. Ray itself would wait, and end the process.
         """
         now = time.monotonic()
         if self._place is None or now - self._looked < LOOK:

@@ -38,11 +38,7 @@ class Attack(Options):
 
     @abstractmethod
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """Train one federation and attack it; return each figure's measurement by its key.
-
-        Raises:
-            RunError: training diverged.
-        """
+        """Train one federation and attack it; return each figure's measurement by its key."""
 
     def stream(self, config: ExperimentConfig) -> Stream:
         """Return the attacker's random stream, apart from those of the federation."""

@@ -87,13 +87,12 @@ def epsilon_at_least(
 def lower_bound(
     world0: Array, world1: Array, *, delta: float, confidence: float = 0.95
 ) -> LowerBound:
-    """Bound ε from below by what was seen in trials of each world.
+    """Bound ε at ``delta`` from below by what was seen in trials of each world.
 
     Args:
         world0, world1: statistics of as many trials of each world, in the order of the trials:
             [trials], or [trials, numbers] if several numbers were seen in each.
-        delta: the δ at which ε is bounded.
-        confidence: probability with which the bound must hold, e.g. 0.95.
+        confidence: probability with which the bound must hold.
 
     Raises:
         ConfigError: there are too few trials, or the confidence is outside (0, 1).

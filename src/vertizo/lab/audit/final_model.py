@@ -33,10 +33,7 @@ class FinalModel(Scripted):
     A search over rows that are hard on a clip finds the embeddings for which one step of the real
     update takes the two labels' models furthest apart. An upload, where the federation begins with
     one, and queries about that record alone put them into the record's row of the table.
-
-    Raises:
-        ConfigError: the server is not trained, or no embeddings were found that move it by the
-            label.
+    ConfigError if the server is not trained, or no embeddings were found that move it by the label.
     """
 
     name = "malicious, given the final model"

@@ -48,11 +48,7 @@ class Tested(NamedTuple):
 
 
 def tested(run: Run) -> Tested | None:
-    """Load a finished run's test scores; None unless there are two classes that both occur.
-
-    Raises:
-        RunError: the file is damaged.
-    """
+    """Load a run's test scores; None unless there are two classes that both occur."""
     folder, summary = RunFolder(run.path), run.summary or {}
     if not folder.has(TESTED):
         return None
@@ -61,10 +57,8 @@ def tested(run: Run) -> Tested | None:
     logits, positive = kept["logits"].get(head), kept["positive"]
     if kept["model"] != summary.get("model") or logits is None or positive is None:
         return None
-    if logits.shape[1] != 2:
-        return None
     is_positive = (kept["labels"] == positive).numpy()
-    if is_positive.all() or not is_positive.any():
+    if logits.shape[1] != 2 or is_positive.all() or not is_positive.any():
         return None
     likely = logits.double().softmax(1)[:, positive].nan_to_num().numpy()
     return Tested(is_positive, likely)

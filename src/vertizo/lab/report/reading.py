@@ -60,10 +60,7 @@ class Run:
         return number(found, name) if isinstance(found, Mapping) else None
 
     def reference(self, whose: str, key: str) -> float | None:
-        """Return a reference's figure, such as ``test_auc``, by its better model; None without one.
-
-        ``whose`` is a key of `REFERENCES`.
-        """
+        """Return a figure of one of `REFERENCES`, by its better model; None without one."""
         about, (purpose, _, name) = (self.summary or {}).get("references"), key.partition("_")
         if about is None or about["metric"] != name:
             return None
@@ -112,11 +109,7 @@ class Material:
 
 
 def read(paths: Sequence[Path]) -> Material:
-    """Read everything in these folders.
-
-    Raises:
-        RunError: a path is no folder, is damaged, or has nothing to report.
-    """
+    """Read everything in these folders; RunError if one is none, is damaged, or has no results."""
     material = Material()
     for path in dict.fromkeys(path.resolve() for path in paths):
         if not path.is_dir():
@@ -126,11 +119,8 @@ def read(paths: Sequence[Path]) -> Material:
             )
         attacks = [_attacks(found) for found in _below(path, "attacks.json")]
         worths = [Worth(found.parent, _json(found)) for found in _below(path, "worth.json")]
-        runs = [
-            run
-            for run in _runs(path, material)
-            if not any(each.has_left_out(run.path) for each in worths)
-        ]
+        every = _runs(path, material)
+        runs = [run for run in every if not any(w.has_left_out(run.path) for w in worths)]
         if not runs and not attacks and not worths:
             raise RunError(
                 f"{path} holds nothing to report: no config.yaml of a run, no comparison.json, no "

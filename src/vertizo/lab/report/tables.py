@@ -49,8 +49,7 @@ def closing(variants: Sequence[Variant]) -> list[Measure]:
     """
     runs = [run for variant in variants for run in variant.finished()]
     for measures in (CLOSING, CURVES):
-        known = [m for m in measures if any(_closing(run, m) is not None for run in runs)]
-        if known:
+        if known := [m for m in measures if any(_closing(run, m) is not None for run in runs)]:
             return known
     return []
 
@@ -167,10 +166,7 @@ def heads(study: Study) -> dict[str, Any] | None:
     columns = [(measure.heading, measure, "none") for measure in measures]
     columns[1:1] = [(CONTROLS[control], measures[0], control) for control in held]
     rows = [
-        (
-            f"{variant.name}, {name}",
-            [_score(variant, of[m], control) for _, m, control in columns],
-        )
+        (f"{variant.name}, {name}", [_score(variant, of[m], control) for _, m, control in columns])
         for variant in variants
         for name, of in zip(variant.head_names, ({m: m for m in RAW}, RAW), strict=True)
     ]
@@ -184,10 +180,8 @@ def headlines(study: Study) -> list[dict[str, Any]]:
 
 def _main(study: Study, variant: Variant) -> Measure | None:
     """Return the study's first measure if the variant has it, or else the variant's own first."""
-    first = closing(study.variants)[:1]
-    return next((m for m in first if _score(variant, m) != NOTHING), None) or next(
-        iter(closing([variant])), None
-    )
+    measures = [*closing(study.variants)[:1], *closing([variant])]
+    return next((m for m in measures if _score(variant, m) != NOTHING), None)
 
 
 def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:

@@ -17,10 +17,7 @@ from vertizo.lab.report.reading import Run
 IGNORED = ("seed", "control", "checkpoint_seconds", "threads")
 """Keys in which runs of one variant may differ."""
 
-PRIVATE = {
-    "exact": "may be handed on",
-    "simulated": "may be handed on, were the noise secret",
-}
+PRIVATE = {"exact": "may be handed on", "simulated": "may be handed on, were the noise secret"}
 """Guarantee → what may be done with the server's model under it."""
 
 
@@ -62,10 +59,7 @@ class Variant:
 
     @property
     def raw_head(self) -> Mapping[str, Any] | None:
-        """The summary's section on the raw head beside the server's model.
-
-        None without one, before the end, and where the run's own figures are the raw head's.
-        """
+        """The summary's section on the raw head beside the server's model, if there are both."""
         found = (self.example.summary or {}).get("raw_head")
         return found if isinstance(found, Mapping) and not self.is_raw else None
 

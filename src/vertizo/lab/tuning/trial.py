@@ -140,10 +140,8 @@ def run_trial(
 ) -> Ended:
     """Make a trial's run on data without test records in its folder, or resume it.
 
-    Failures of this trial alone are returned as its outcome.
-
-    Raises:
-        UserError: no other trial can succeed either: the folder or the ledger cannot be used.
+    Failures of this trial alone are returned as its outcome. UserError where no other trial can
+    succeed either: the folder or the ledger cannot be used.
     """
     place = RunFolder(folder)
     resume = (folder / "config.yaml").is_file()
