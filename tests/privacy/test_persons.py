@@ -21,7 +21,7 @@ from vertizo.data.alignment import remarks
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.lab import dossier
-from vertizo.lab.commands.planning import plan
+from vertizo.lab.commands.privacy import plan
 from vertizo.lab.report import statements
 from vertizo.privacy.accounting import guarantee
 from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps

@@ -16,7 +16,7 @@ WING = Wing(
         ),
         "worth": (
             "Measure what each party adds: alone, without each, all together, all in one table.",
-            f"{HERE}.worth:worth",
+            f"{HERE}.studies:worth",
         ),
         "reproduce": (
             "Reproduce a table or figure of a paper and print it beside the published one.",
@@ -32,7 +32,7 @@ WING = Wing(
         ),
         "privacy plan": (
             "Compare mechanisms for an ε; with --epochs and --batch, the noise of replies.",
-            f"{HERE}.planning:plan",
+            f"{HERE}.privacy:plan",
         ),
         "privacy dossier": (
             "Write what a party signs about a run: what was sent, what is covered and what is not.",
