@@ -78,11 +78,7 @@ def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def configured(tried: Attack, path: Path | None, settings: Sequence[str]) -> tuple[Configure, int]:
-    """Return a function from seed to configuration, and the first seed.
-
-    The configuration is that of the file or, without one, the attack's own setting. ConfigError if
-    the file or an override is wrong.
-    """
+    """Return the configuration by seed, and the first seed: of the file or the attack's own."""
     if path is not None:
         config = configuration.load(path, settings)
     else:

@@ -35,11 +35,7 @@ class Exchange:
 
 
 class Transcript:
-    """A recorder of a run's frames; the observer of `vertizo.run.loop.simulator.Simulator`.
-
-    Args:
-        latest: number of queries kept of each client, the last ones with replies; None for all.
-    """
+    """A recorder of a run's frames (`Simulator`'s observer): all, or of the ``latest`` queries."""
 
     def __init__(self, latest: int | None = None) -> None:
         # A query is followed by its announcement-free reply; in synchronous rounds an announcement

@@ -137,10 +137,7 @@ class FinalModel(Scripted):
         return moved
 
     def _direction(self) -> Tensor:
-        """Return the unit vector along which the label moves w_0 in a whole trial, [d_0].
-
-        It is the mean over pairs of shadows.
-        """
+        """Return the unit vector along which the label moves w_0, [d_0]: the mean over shadows."""
         apart = []
         for place in range(SHADOWS):
             seed = self._stream.child("shadows").seed(place)

@@ -208,10 +208,7 @@ def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: 
 
 
 def _of_one(found: Trials) -> list[list[str]]:
-    """Tabulate one attack: a heading, then for each figure its meaning, value, control and bound.
-
-    The column of bounds is left out where no guarantee holds.
-    """
+    """Tabulate one attack; the column of bounds is left out where no guarantee holds."""
     from vertizo.lab.attacks.choice import ATTACKS
 
     table = [["figure", "what it is", "found", "control", "at most"]]

@@ -36,10 +36,7 @@ def run(study: AnyStudy, order: Order) -> Outcome:
 
 
 def run_attacks(study: AttackConfig, order: Order) -> Outcome:
-    """Try every attack on every method with every seed, and tabulate figures beside controls.
-
-    ConfigError if there is no such attack or figure.
-    """
+    """Try all attacks on all methods and seeds; ConfigError for an unknown attack or figure."""
     for column in study.columns.values():
         if column.attack not in ATTACKS:
             raise ConfigError(

@@ -207,10 +207,7 @@ def runs_of(name: str) -> str:
 
 
 def load(name: str, *, quick: bool = False) -> AnyStudy:
-    """Load a study by name or from a user's file, in its full or its quick form.
-
-    ConfigError if there is no such study, its file is invalid, or it has no quick form.
-    """
+    """Load a study by name or from a file; ConfigError if it is missing, or has no quick form."""
     tree = reduce(changed, map(_read, reversed(_bases(name))))
     tree.pop("base", None)
     smaller = tree.pop("quick", {})

@@ -105,10 +105,7 @@ def _tested(folder: RunFolder) -> dict[str, float]:
 
 
 def lines(found: Results, columns: Sequence[Record]) -> list[list[str]]:
-    """Tabulate these trials and the configured one: two validation figures and every key.
-
-    With importances, the last column has them.
-    """
+    """Tabulate these trials and the configured one: two figures, every key, and its importance."""
     first, weighted = found.records[0], bool(found.importances)
     shown, rest = [*columns, first], [""] if weighted else []
     table = [

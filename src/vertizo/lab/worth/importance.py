@@ -28,10 +28,7 @@ from vertizo.run.trained.prediction import Predictor, logits_of
 
 
 class Permuted:
-    """The parties of a finished run, whose ``head`` predicts test records with permuted columns.
-
-    ``run`` is the run's folder, ``seed`` that of the permutations.
-    """
+    """The parties of a finished run, whose ``head`` predicts test records with permuted columns."""
 
     def __init__(self, run: Path, head: Head, seed: int) -> None:
         predictor = Predictor.load(run, head)

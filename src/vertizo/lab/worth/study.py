@@ -63,10 +63,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Worth:
-    """A study of worth, set up but not trained yet.
-
-    Each coalition is trained with ``seeds`` seeds, from the configuration's own on.
-    """
+    """A study of worth, not trained yet; the configuration's seed is the first of ``seeds``."""
 
     config: ExperimentConfig
     folder: Path
@@ -242,10 +239,7 @@ class Worth:
         return self._figure(each)
 
     def _without_federation(self) -> tuple[Figure | None, Figure | None]:
-        """Return the figures of the label holder alone, and of all columns in one table.
-
-        Their predictions are kept in files between calls.
-        """
+        """Return figures of the label holder alone and of all columns; predictions are kept."""
         found: dict[str, list[Tensor]] = {"alone": [], "pooled": []}
         for run in self.runs[self.parties]:
             place = self.folder / "boosting" / f"seed{run.config.seed}.safetensors"

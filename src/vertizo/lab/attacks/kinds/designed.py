@@ -77,10 +77,7 @@ def records_a_query(public: Public) -> int:
 
 
 def designed_queries(public: Public, batches: Batches) -> Intruder:
-    """Make a client whose queries encode the labels of a batch's first records in its loss.
-
-    All other records get zeros.
-    """
+    """Make a client whose losses encode the labels of a batch's first records; others get zeros."""
     dim, count = public.dims[arena.CURIOUS], records_a_query(public)
 
     def choose(number: int, batch: int) -> tuple[Tensor, Tensor]:
