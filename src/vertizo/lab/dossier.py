@@ -26,7 +26,7 @@ from vertizo.network.transport.signing import Signed
 from vertizo.privacy.accounting import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.labels import label_file
-from vertizo.privacy.ledger.base import Tally, date_text
+from vertizo.privacy.ledger.base import date_text
 from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.loop.ledger_session import charged_beside, file_of
@@ -297,13 +297,11 @@ def _charged(
         return (*label_file.told(file).splitlines(), *beside), ()
     tally = DurableLedger.inspect(file)
     lines = (line for line in str(tally).splitlines() if not line.startswith("runs: "))
-    return (*lines, *beside), tuple(_runs(tally))
-
-
-def _runs(tally: Tally) -> Iterator[tuple[str, str, str]]:
+    charges = []
     for name, sequence in tally.runs.items():
         first, last = (date_text(time) or "not recorded" for time in tally.times[sequence])
-        yield name, first, last
+        charges.append((name, first, last))
+    return (*lines, *beside), tuple(charges)
 
 
 def _digests(path: Path, names: Sequence[str], own: Mapping[str, Any]) -> Pairs:

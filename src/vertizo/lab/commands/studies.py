@@ -296,7 +296,11 @@ def worth(
     made = study.Worth(chosen, folder, seeds, shapley, repeats)
     made.check()
     say((f"note: {note}" for note in [*made.data.notes, *made.beforehand]), errors)
-    with resumable(folder), live_bar(errors, "starting", _trainings, "worth") as show:
+
+    def words(at: Standing) -> tuple[float, str]:
+        return at.share, at.beside or f"{at.finished} of {at.total} trainings{at.latest}"
+
+    with resumable(folder), live_bar(errors, "starting", words, "worth") as show:
         content = notebook.measured(made, jobs or 1, command_line(), show)
     if as_json:
         print(strict_json.line(content))
@@ -307,10 +311,6 @@ def worth(
     costs = [words for _, words in found.privacy]
     files = [f"figures: {folder / study.NAME}", f"as a picture: vertizo report {folder}"]
     say([*found.verdict, *found.notes, *costs, *files])
-
-
-def _trainings(at: Standing) -> tuple[float, str]:
-    return at.share, at.beside or f"{at.finished} of {at.total} trainings{at.latest}"
 
 
 def _complete_studies(incomplete: str) -> list[tuple[str, str]]:

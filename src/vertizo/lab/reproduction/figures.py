@@ -181,7 +181,8 @@ class _RoundsTo(Figure):
     accuracy: float = Field(gt=0, lt=1)
 
     def find(self, run: Finished) -> float | None:
-        return rounds_to(run.metrics, self.accuracy)
+        row = first_reaching(run.metrics, self.accuracy)
+        return None if row is None else float(row["round"])
 
 
 FigureChoice = Annotated[
@@ -198,16 +199,6 @@ FigureChoice = Annotated[
     chosen_by("name", "test-accuracy"),
 ]
 USUAL = _TestAccuracy()
-
-
-def rounds_to(metrics: Sequence[Mapping[str, Any]], target: float) -> float | None:
-    """Return the rounds until the accuracy first reached a target; None if it did not.
-
-    >>> rounds_to([{"round": 5, "test_accuracy": 0.4}, {"round": 9, "test_accuracy": 0.6}], 0.5)
-    9.0
-    """
-    row = first_reaching(metrics, target)
-    return None if row is None else float(row["round"])
 
 
 def held(summary: Mapping[str, Any]) -> str | None:

@@ -105,12 +105,13 @@ def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
 
 def why_no_intruder(config: ExperimentConfig, data: VerticalData) -> str | None:
     """Say why a client cannot attack a summing server by chosen queries; None if it can."""
-    if config.codecs.feedback in ("up", "both"):
-        return why_not_summed(config, data) or (
+    reason = why_not_summed(config, data)
+    if reason is None and config.codecs.feedback in ("up", "both"):
+        return (
             f"codecs.feedback is {config.codecs.feedback!r}, with which embeddings are sent as "
             "differences; the attack sends whole ones"
         )
-    return why_not_summed(config, data)
+    return reason
 
 
 class DirectCurious(Attack):
