@@ -43,10 +43,8 @@ VALIDATION = tuple(
 
 def title(found: Sequence[Row]) -> str:
     """Write the title of a comparison: data, clients, seeds."""
-    first, seeds = found[0].first, found[0].figures("seed")
-    return ", ".join(
-        [first["dataset"], counted(first["clients"], "client"), counted(len(seeds), "seed")]
-    )
+    first, seeds = found[0].first, len(found[0].figures("seed"))
+    return f"{first['dataset']}, {counted(first['clients'], 'client')}, {counted(seeds, 'seed')}"
 
 
 def notes(found: Sequence[Row]) -> list[str]:
@@ -64,16 +62,15 @@ def notes(found: Sequence[Row]) -> list[str]:
 
 def picture(found: Sequence[Row]) -> Picture:
     """Build the picture: the first figure of quality of each method and control, ± its spread."""
-    dots, named = [], ""
-    for (key, name, scale), row in itertools.product(_measures(found)[:1], found):
-        named = name
-        for place, control in enumerate(("none", *CONTROLS)):
-            if figures := row.figures(key, control):
-                mean, spread = mean_and_spread(figures)
-                ends = scale * (mean - (spread or 0.0)), scale * (mean + (spread or 0.0))
-                called = row.label if control == "none" else f"{row.label}, {CONTROLS[control]}"
-                dots.append(Dot(called, scale * mean, ends, place))
-    return Picture(named, dots)
+    key, name, scale = next(iter(_measures(found)), ("", "", 1.0))
+    dots = []
+    for row, (place, control) in itertools.product(found, enumerate(("none", *CONTROLS))):
+        if figures := row.figures(key, control):
+            mean, spread = mean_and_spread(figures)
+            ends = scale * (mean - (spread or 0.0)), scale * (mean + (spread or 0.0))
+            called = row.label if control == "none" else f"{row.label}, {CONTROLS[control]}"
+            dots.append(Dot(called, scale * mean, ends, place))
+    return Picture(name, dots)
 
 
 def _measures(found: Sequence[Row]) -> list[tuple[str, str, float]]:

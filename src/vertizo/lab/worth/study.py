@@ -293,8 +293,7 @@ class Worth:
         whole, lost = found[self.parties], []
         for party in self.parties:
             others = tuple(other for other in self.parties if other != party)
-            rest = found[others] if others else alone
-            if rest is not None:
+            if (rest := found[others] if others else alone) is not None:
                 lost.append({"party": party, **_with_ends(whole, rest)})
         return lost
 

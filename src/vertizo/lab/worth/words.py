@@ -136,19 +136,15 @@ def verdicts(content: Content) -> list[str]:
     said = []
     whole = next(row["gain"] for row in reversed(content["rows"]) if row["kind"] == "federated")
     if whole is not None and len(content["parties"]) > 1:
-        said.append(
-            f"All together add {between(content, whole)} {metric(content)} to "
-            f"{holder(content)} alone."
-        )
+        gain = f"{between(content, whole)} {metric(content)}"
+        said.append(f"All together add {gain} to {holder(content)} alone.")
     for each in content["left_out"]:
-        party, low, high = each["party"], each["low"], each["high"]
-        seen = f"{between(content, each)} {metric(content)}"
-        if low > 0:
-            said.append(f"{party} adds to what the others have: {seen}.")
-        elif high < 0:
-            said.append(f"{party} makes the federation worse: {seen}.")
-        else:
-            said.append(f"{party} is not shown to add anything to what the others have: {seen}.")
+        found = "is not shown to add anything to what the others have"
+        if each["low"] > 0:
+            found = "adds to what the others have"
+        elif each["high"] < 0:
+            found = "makes the federation worse"
+        said.append(f"{each['party']} {found}: {between(content, each)} {metric(content)}.")
     return said
 
 
