@@ -12,9 +12,8 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit import small
-from vertizo.lab.audit.along import CraftedTangents
+from vertizo.lab.audit.adversaries import CraftedTangents, FinalModel
 from vertizo.lab.audit.cases import ALONG
-from vertizo.lab.audit.final_model import FinalModel
 from vertizo.lab.audit.game import audit
 from vertizo.lab.audit.setting import Setting
 from vertizo.lab.commands.privacy import audit as command

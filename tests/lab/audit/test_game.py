@@ -14,8 +14,7 @@ import torch
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.lab.audit import small
-from vertizo.lab.audit.adversaries import Honest, Malicious, Measuring, SeesRelease
-from vertizo.lab.audit.final_model import FinalModel
+from vertizo.lab.audit.adversaries import FinalModel, Honest, Malicious, Measuring, SeesRelease
 from vertizo.lab.audit.game import audit
 from vertizo.lab.audit.setting import Setting
 from vertizo.lab.commands.privacy import audit as command

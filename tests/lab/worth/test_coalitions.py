@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.rows import each
 
-from vertizo.lab.worth.coalitions import Array, Coalition, coalitions, folder_name, shapley
+from vertizo.lab.worth.study import Array, Coalition, coalitions, folder_name, shapley
 
 
 def game(parties: str, **worth: float) -> dict[Coalition, Array]:

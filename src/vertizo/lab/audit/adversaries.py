@@ -1,13 +1,15 @@
 """Adversaries of the audit: colluding clients that guess the label from the replies.
 
 All clients collude, and choose how to train: `Malicious` and `Measuring` send the queries that
-tell them most, `Honest` follows the protocol. The malicious ones' queries do not depend on
-replies, so they are prepared once and sent in every trial. `SeesRelease` is for private labels.
+tell them most, `Honest` follows the protocol, `FinalModel` is given the server's model in the end.
+The malicious ones' queries do not depend on replies, so they are prepared once and sent in every
+trial. `CraftedTangents` and `SeesRelease` play other methods, and private labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,22 +18,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vertizo.config.architectures import SumConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.lab.audit.crafting import Crafter, Pair, values
 from vertizo.lab.audit.setting import WORLDS, Setting, World
+from vertizo.methods.base import Answered
+from vertizo.methods.directional_queries import AlongDirections
+from vertizo.models.base import Points
+from vertizo.models.losses import Regression
+from vertizo.party.checks import mended
+from vertizo.party.private_updates import SecretSgd
 from vertizo.party.server import ServerParty
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.labels.private_labels import Teacher
 from vertizo.protocol import wire
-from vertizo.protocol.messages import Query, Reply
+from vertizo.protocol.messages import Query, Reply, Upload
 from vertizo.run.build.labels import PrivateLabels
 from vertizo.run.loop.simulator import Way
+from vertizo.testing.hard_rows import Rows
 
 COMPANIONS = 7
 """Most other records beside the target in a malicious batch; they add exactly 0 to the sum."""
 FAR = 1e5
-"""Value of the target in the uploads, where other records are at 0."""
+"""Value of the target in the uploads of `SeesRelease`, where other records are at 0."""
+SIZE = 1e4
+"""Length of a tangent: far beyond any clip, and short enough that steps along it can be undone."""
+TRIES = 200
+"""Number of rows of embeddings that are tried for the record by `FinalModel`."""
+STAGES = 3
+"""Number of models at which each row is tried: the initial one, and others moved by noise."""
+SHADOWS = 8
+"""Number of pairs of shadows whose mean gives the direction in which the label moves the model."""
 
 
 class Adversary(Protocol):
@@ -235,6 +253,219 @@ class Honest:
         while federation.server.round < federation.total_rounds and federation.simulator.step():
             pass
         return np.array([listener.evidence])
+
+
+class FinalModel(Scripted):
+    """Malicious clients that send embeddings at which the label moves w_0 furthest, and read w_0.
+
+    A search over rows that are hard on a clip finds the embeddings for which one step of the real
+    update takes the two labels' models furthest apart. An upload, where the federation begins with
+    one, and queries about that record alone put them into the record's row of the table.
+    ConfigError if the server is not trained, or no embeddings were found that move it by the label.
+    """
+
+    name = "malicious, given the final model"
+    statistic = "how far w_0 ended along the direction in which the label moves it"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if setting.config.server.update == "none":
+            raise ConfigError("server.update is 'none'; there is no trained model to be given")
+        config, record = setting.config, setting.record
+        parts = torch.split(self._furthest(), list(setting.side.table.dims))
+        if config.simulation.table == "upload":
+            for client, part in enumerate(parts):  # zeros for all other records
+                rows = torch.zeros(1, setting.data.records, len(part))
+                rows[0, record] = part
+                upload = Upload(client, "train", torch.arange(rows.shape[1]), rows)
+                self._uploads.append(wire.encode(upload, config.codecs.up))
+        steps_follow = config.server.update == "poisson-dp-sgd" and (
+            config.server.secret.every <= setting.reference.total_rounds
+        )
+        for epoch in range(config.epochs):
+            for client, part in enumerate(parts):
+                self._store(client, torch.tensor([record]), part)
+            for client, part in enumerate(parts) if steps_follow else ():
+                for ids in torch.split(self._others(client, epoch), config.batch_size):
+                    self._store(client, ids, torch.zeros_like(part))
+        self._along = self._direction()
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """Play a trial; return how far w_0 moved along the label's direction, [1]."""
+        return np.array([float(self._moved(self._played(world, seed)[1]) @ self._along)])
+
+    def _store(self, client: int, ids: Tensor, part: Tensor) -> None:
+        """Prepare a query with h+ = h−, which fills those records' rows; its reply tells nothing.
+
+        Their middle is then the chosen row to the last bit, on which the search depends.
+        """
+        middle = part.expand(ids.numel(), -1)
+        self._ask(client, ids, middle, torch.zeros_like(middle), np.zeros_like)
+
+    def _furthest(self) -> Tensor:
+        """Search the record's joined embeddings at which the label moves w_0 furthest, [Σ d_h]."""
+        setting = self._setting
+        width = sum(setting.side.table.dims)
+        generator = self._stream.child("rows").generator()
+        rows = Rows(generator, width, setting.config.server.embedding_bound)
+        servers = [self._on_the_way(turn) for turn in range(STAGES)]
+        best, found = 0.0, rows.fresh()
+        for turn in range(TRIES):
+            row = rows.varied(found) if turn % 2 and best else rows.fresh()
+            apart = float(np.mean([self._apart(server, row) for server in servers]))
+            if apart > best:
+                best, found = apart, row
+        if not best:
+            raise ConfigError(
+                "no embeddings were found with which the label moves the server model"
+            )
+        return found
+
+    def _on_the_way(self, queries: int) -> ServerParty:
+        """Make a server that ``queries`` noisy updates without the record have moved."""
+        seed = self._stream.child("on the way").seed(queries)
+        server = self._setting.federation(0, seed, repeatable=True).server
+        if queries:
+            server.train_between_queries()
+        for number in range(min(queries, self._setting.config.epochs)):  # its share of the budget
+            others = self._others(0, 0)[: self._setting.config.batch_size]
+            nothing = torch.zeros(len(others), self._setting.side.table.dims[0])
+            server.receive(self._crafter.query(0, number, others, nothing, nothing))
+        return server
+
+    def _apart(self, server: ServerParty, row: Tensor) -> float:
+        """Return the distance between the two labels' w_0 after one step; its noise cancels."""
+        return float((self._stepped(server, row, 1) - self._stepped(server, row, 0)).norm())
+
+    def _stepped(self, server: ServerParty, row: Tensor, world: World) -> Tensor:
+        """Compute how one step on the record moves w_0, float64 [d_0]; then restore the server.
+
+        The record is alone in its batch, or in a secret sample of others that are zeros.
+        """
+        side, update, size = server.side, server.side.update, 1
+        if isinstance(update, SecretSgd):
+            size = len(update.sample(0, self._setting.data.records)[0])
+        ids = torch.full((size,), self._setting.record)
+        joined = side.table.points(ids).rows.clone()
+        joined[:, : len(row)] = 0
+        joined[0, : len(row)] = row
+        labels = self._setting.labels_of(ids, world)
+        labels[1:], weights = 0, side.weights_of(ids)
+        state = deepcopy(update.state())
+        start = side.model.parameters.clone()
+        with np.errstate(all="ignore"):
+            if isinstance(update, SecretSgd):
+                update.between(0, side.model, joined, labels, size, size, weights)
+            else:
+                evaluation = side.model.evaluate(Points(joined), labels, weights=weights)
+                update.step(side.model, evaluation, joined, labels)
+        moved = side.model.parameters.double() - start.double()
+        side.model.parameters.copy_(start)
+        update.load(state)
+        return moved
+
+    def _direction(self) -> Tensor:
+        """Return the unit vector along which the label moves w_0, [d_0]: the mean over shadows."""
+        apart = []
+        for place in range(SHADOWS):
+            seed = self._stream.child("shadows").seed(place)
+            ends = (self._played(world, seed, repeatable=True)[1] for world in WORLDS)
+            zero, one = map(self._moved, ends)
+            apart.append(one - zero)
+        return torch.nn.functional.normalize(torch.stack(apart).mean(0), dim=0)
+
+    def _moved(self, server: ServerParty) -> Tensor:
+        return server.side.model.parameters.double() - self._setting.start.double()
+
+
+class CraftedTangents:
+    """Malicious clients with crafted tangents, for methods that ask along directions.
+
+    The target's tangents are so long that its label moves its K numbers from norm C on one side of
+    0 to norm C on the other; all other records have none, and add exactly nothing. The reply is
+    linear in the release, number by number, with factors that everybody knows: they are divided
+    out. Where the server moves its copy of the embeddings by its step, the next client, who knows
+    the step, moves them back.
+
+    ``size`` is the length of the target's tangents; any float, which the server may mend.
+    ConfigError unless the setting's method asks along directions, and its server sums.
+    """
+
+    name = "malicious"
+    statistic = "sum of what was released, along the direction in which the label moves it"
+
+    def __init__(self, setting: Setting, size: float = SIZE) -> None:
+        config, method = setting.config, setting.config.method
+        model = config.server.model
+        if not (isinstance(method, AlongDirections) and isinstance(model, SumConfig)):
+            raise ConfigError(
+                f"method is {method.name!r} and server.model {model.name!r}; tangents are crafted "
+                "for 'tangent' or 'label-statistic', and 'sum'"
+            )
+        self._setting, self._method, self._size = setting, method, size
+        others = torch.arange(setting.data.records)
+        others = others[others != setting.record][: config.batch_size - 1]
+        self._ids = torch.cat([torch.tensor([setting.record]), others])
+        self._dims = setting.side.table.dims
+        self._prepared = {dim: self._prepare(dim) for dim in set(self._dims)}
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """Play all queries of all clients; return the sum of the releases, times B, [1]."""
+        setting, server = self._setting, self._setting.server(world, seed)
+        rows = [torch.zeros(dim) for dim in self._dims]  # of the target, where the server has them
+        found = 0.0
+        for number in range(setting.config.epochs):
+            for client, dim in enumerate(self._dims):
+                sent, along, factors = self._prepared[dim]
+                rows[client] = torch.zeros(dim)
+                rows[client] = self._middle - torch.stack(rows).sum(0)
+                sent[0, 0] = rows[client]
+                query = Query(client, number, self._ids, sent)
+                frame = wire.encode(query, setting.config.codecs.up)
+                told = torch.from_numpy(values(setting, server, frame)[: len(along)])
+                released = (told / factors).nan_to_num(0.0, 0.0, 0.0)
+                found += float(along @ released)
+                moved = self._answered(sent, released.float()).moved
+                if moved is not None:
+                    rows[client] = moved[0]
+        return np.array([found * setting.config.batch_size])
+
+    def _prepare(self, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Prepare the queries of a client with embeddings of size ``dim``.
+
+        Returns embeddings and tangents, but for the target's embedding, [1 + K, batch, d_h]; the
+        unit vector along which the label moves the release, [K]; and the factor of each of its
+        numbers in the reply, [K].
+        """
+        count, contrast = self._method.num_directions, self._contrast(dim)
+        shares = torch.linspace(1, 2, count)  # not alike, as those of honest clients
+        sent = torch.zeros(1 + count, len(self._ids), dim)
+        sent[1:, 0] = self._size * torch.outer(shares / shares.norm(), contrast)
+        arrived = mended(sent, self._setting.config.server.embedding_bound)
+        along = (arrived[1:, 0] @ contrast).double()
+        factors = self._answered(sent, torch.ones(count)).values[:count].double()
+        return sent, along / along.norm().clamp(min=1e-300), factors
+
+    def _answered(self, sent: Tensor, released: Tensor) -> Answered:
+        """Compute the method's reply to a query, and its step, from a release."""
+        arrived = mended(sent, self._setting.config.server.embedding_bound)
+        query = Query(0, 0, self._ids, arrived)
+        return self._method.answered(query, released, self._setting.side.plan.noise_std)
+
+    def _contrast(self, dim: int) -> Tensor:
+        """Return the direction along which the label moves a slope from above 0 to below, [d_h]."""
+        if dim == 1:
+            return torch.ones(1)
+        contrast = torch.zeros(dim)
+        for sign, label in zip((-1.0, 1.0), self._setting.labels, strict=True):
+            contrast[int(label)] = sign
+        return contrast
+
+    @property
+    def _middle(self) -> float:
+        """The sum of embeddings at which the two labels' slopes are opposite numbers."""
+        is_regression = isinstance(self._setting.data.task, Regression)
+        return sum(self._setting.labels) / 2 if is_regression else 0.0
 
 
 class SeesRelease:

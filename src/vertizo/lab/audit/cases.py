@@ -11,9 +11,15 @@ import torch
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE
 from vertizo.lab.audit import small
-from vertizo.lab.audit.adversaries import Adversary, Honest, Malicious, Measuring, SeesRelease
-from vertizo.lab.audit.along import CraftedTangents
-from vertizo.lab.audit.final_model import FinalModel
+from vertizo.lab.audit.adversaries import (
+    Adversary,
+    CraftedTangents,
+    FinalModel,
+    Honest,
+    Malicious,
+    Measuring,
+    SeesRelease,
+)
 from vertizo.lab.audit.setting import Setting
 from vertizo.methods.directional_queries import AlongDirections
 from vertizo.privacy.options import ON_LABELS

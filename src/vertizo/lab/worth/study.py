@@ -7,14 +7,16 @@ overlap of the rows' intervals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
@@ -25,9 +27,7 @@ from vertizo.lab import comparison
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import Processes, Run
 from vertizo.lab.tuning.plan import Planned, planned
-from vertizo.lab.worth import coalitions as of
 from vertizo.lab.worth import words
-from vertizo.lab.worth.coalitions import Array, Coalition
 from vertizo.lab.worth.cost import beforehand, check_ledger, check_mechanism, cost_of
 from vertizo.lab.worth.importance import importances
 from vertizo.models.losses import Classification, MultiLabel
@@ -43,7 +43,63 @@ from vertizo.run.results.folder import RunFolder
 
 NAME = "worth.json"
 TEXTS = "no gradient boosting: the columns are tokens of texts"
+LONGEST = 80
+"""Most characters of a folder's name that is made of the parties' names."""
+Array = NDArray[np.float64]
+Coalition = tuple[str, ...]
 Progress = Callable[[Standing], None]
+
+
+def coalitions(parties: Sequence[str], *, every: bool) -> list[Coalition]:
+    """List the coalitions to train: all parties, all but one, and with ``every`` all others.
+
+    The empty coalition is never among them.
+
+    >>> coalitions("ab", every=True)
+    [('a', 'b'), ('a',), ('b',)]
+    >>> len(coalitions("abcd", every=False)), len(coalitions("abcd", every=True))
+    (5, 15)
+    """
+    least = 1 if every else max(1, len(parties) - 1)
+    sizes = range(len(parties), least - 1, -1)
+    return [some for size in sizes for some in combinations(parties, size)]
+
+
+def shapley(parties: Sequence[str], gains: Mapping[Coalition, Array]) -> dict[str, Array]:
+    """Compute each party's Shapley value from every coalition's gain over the empty one.
+
+    Shapley (1953): the mean of what a party adds to those that came before it, over all orders of
+    the parties. It is linear in the figures of the coalitions, so that a bootstrap of these is one
+    of the values, and the values of all parties add up to what they gain together.
+
+    >>> found = shapley("ab", {("a",): np.array(1.0), ("b",): np.array(2), ("a", "b"): np.array(2)})
+    >>> {party: float(value) for party, value in found.items()}
+    {'a': 0.5, 'b': 1.5}
+    """
+    size, found = len(parties), {}
+    for party in parties:
+        others = [other for other in parties if other != party]
+        total: Array = np.zeros(())
+        for before in (some for k in range(size) for some in combinations(others, k)):
+            joined = tuple(each for each in parties if each == party or each in before)
+            gained = gains[joined] - (gains[before] if before else 0.0)
+            total = total + gained / (size * math.comb(size - 1, len(before)))
+        found[party] = total
+    return found
+
+
+def folder_name(coalition: Coalition, parties: Sequence[str]) -> str:
+    """Name the folder of a coalition's runs by its parties, or by their numbers if names are unfit.
+
+    >>> folder_name(("a", "b"), ("a", "b", "c")), folder_name(("a",), ("a", "x/y"))
+    ('a+b', 'party0')
+    """
+    unfit = {*'+/\\:*?"<>|'}
+    named = all(p.isprintable() and not unfit & {*p} and not p.startswith(".") for p in parties)
+    differ = len({p.lower() for p in parties}) == len(parties)
+    if named and differ and len("+".join(parties)) <= LONGEST:
+        return "+".join(coalition)
+    return "party" + "+".join(str(parties.index(party)) for party in coalition)
 
 
 @dataclass(frozen=True)
@@ -98,9 +154,21 @@ class Worth:
 
     @cached_property
     def runs(self) -> dict[Coalition, list[Run]]:
-        """Coalition → its trainings, one for each seed."""
-        some = of.coalitions(self.parties, every=self.every)
-        return of.runs(self.config, self.parties, some, self.seeds, self.folder)
+        """Coalition → its trainings, one for each seed, in folders of their own."""
+        config, found = self.config, dict[Coalition, list[Run]]()
+        for coalition in coalitions(self.parties, every=self.every):
+            absent = [party for party in self.parties if party not in coalition]
+            left_out = {"exclude_parties": [*config.data.exclude_parties, *absent]}
+            data, label = (
+                config.data.model_copy(update=left_out),
+                folder_name(coalition, self.parties),
+            )
+            found[coalition] = []
+            for seed in range(config.seed, config.seed + self.seeds):
+                own = config.model_copy(update={"data": data, "seed": seed})
+                place = self.folder / label / f"seed{seed}"
+                found[coalition].append(Run(label, "none", own, place))
+        return found
 
     def check(self) -> None:
         """Check that the study can be made before it begins; raise a `UserError` if it cannot."""
@@ -308,7 +376,7 @@ class Worth:
             return None
         means = {each: np.array(f.mean - alone.mean) for each, f in found.items()}
         drawn = {each: f.drawn - alone.drawn for each, f in found.items()}
-        values, ends = of.shapley(self.parties, means), of.shapley(self.parties, drawn)
+        values, ends = shapley(self.parties, means), shapley(self.parties, drawn)
         return [
             {"party": party, "value": float(values[party]), **_ends(ends[party])}
             for party in self.parties
