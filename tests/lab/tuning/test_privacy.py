@@ -15,8 +15,7 @@ from torch import nn
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab.comparison import Standing
-from vertizo.lab.tuning.plan import Plan, unledgered
-from vertizo.lab.tuning.privacy import cost_of
+from vertizo.lab.tuning.privacy import Plan, cost_of, unledgered
 from vertizo.lab.tuning.results import Results
 from vertizo.lab.tuning.search import Options, Show, tune
 from vertizo.lab.tuning.space import parse_space

@@ -12,7 +12,7 @@ from tests.lab.conftest import settings
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.tuning import space as spaces
-from vertizo.lab.tuning.plan import unledgered
+from vertizo.lab.tuning.privacy import unledgered
 from vertizo.lab.tuning.space import Choices, Domain, Range, parse_space
 from vertizo.run.experiment import Experiment
 

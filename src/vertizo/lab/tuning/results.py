@@ -9,8 +9,7 @@ from typing import Any, Literal
 from vertizo.core.errors import RunError
 from vertizo.core.text import strict_json
 from vertizo.core.version import VERSION
-from vertizo.lab.tuning.plan import Plan
-from vertizo.lab.tuning.privacy import Cost, cost_of
+from vertizo.lab.tuning.privacy import Cost, Plan, cost_of
 from vertizo.lab.tuning.space import value_at
 from vertizo.lab.tuning.study import Record, Study
 from vertizo.run.results.folder import RunFolder

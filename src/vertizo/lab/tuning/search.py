@@ -30,8 +30,7 @@ from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import check_jobs, share_done
 from vertizo.lab.processes import Inline, Pool, processes
 from vertizo.lab.tuning.composition import calibrate
-from vertizo.lab.tuning.plan import Plan, unledgered
-from vertizo.lab.tuning.privacy import affordable_trials, check_ledger
+from vertizo.lab.tuning.privacy import Plan, affordable_trials, check_ledger, unledgered
 from vertizo.lab.tuning.results import Results, conclude
 from vertizo.lab.tuning.space import Range, configured, default_space, parse_space, value_at
 from vertizo.lab.tuning.study import FILE, PrunerName, Study, check_library

@@ -11,8 +11,7 @@ import numpy as np
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab.tuning.composition import together
-from vertizo.lab.tuning.plan import Planned
-from vertizo.lab.tuning.privacy import beside
+from vertizo.lab.tuning.privacy import Planned, beside
 from vertizo.privacy.accounting.events import SecretSteps
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.ledger.durable import DurableLedger

@@ -26,7 +26,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.lab import comparison
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import Processes, Run
-from vertizo.lab.tuning.plan import Planned, planned
+from vertizo.lab.tuning.privacy import Planned, planned
 from vertizo.lab.worth import words
 from vertizo.lab.worth.cost import beforehand, check_ledger, check_mechanism, cost_of
 from vertizo.lab.worth.importance import importances
