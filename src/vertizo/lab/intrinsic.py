@@ -252,7 +252,7 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
     side = federation.server.side
     for m, model in enumerate(federation.models):
         features = federation.data.features[m]["train"]
-        for ids in torch.arange(len(features)).split(AT_ONCE):
+        for ids in torch.split(torch.arange(len(features)), AT_ONCE):
             side.table.store(m, ids, model(features[ids]), 0)
 
     def losses(m: int, ids: Tensor, points: Tensor) -> Tensor:
