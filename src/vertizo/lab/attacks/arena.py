@@ -48,7 +48,10 @@ class Watched:
     """Rows of the embedding table behind the answer, [batch, Σ d_h], for scoring."""
 
     def note(self, config: ExperimentConfig, there: Federation, way: Way, most: int | None) -> None:
-        """Record w_0 as a query arrives, its table rows once answered; of the ``most`` latest."""
+        """Record the server's parameters as a query arrives, and its table rows once answered.
+
+        Only the last ``most`` queries are kept; all of them if None.
+        """
         party, side = there.clients[CURIOUS], there.server.side
         number = party.answered
         if way == "up":

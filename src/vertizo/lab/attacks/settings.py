@@ -124,7 +124,10 @@ def _add_noise(tree: Tree, method: type[Method]) -> None:
 
 
 def with_noise(config: ExperimentConfig) -> ExperimentConfig:
-    """Add noise of μ = 1 a reply to a configuration; ConfigError if it has some, or none fits."""
+    """Add noise of μ = 1 a reply to a user's configuration; the server's update stays.
+
+    ConfigError if the configuration has a mechanism already, or noise does not fit.
+    """
     if config.privacy.mechanism != "none":
         raise ConfigError(
             f"privacy.mechanism is {config.privacy.mechanism!r} already; use --no-noise"

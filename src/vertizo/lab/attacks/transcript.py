@@ -35,7 +35,10 @@ class Exchange:
 
 
 class Transcript:
-    """A recorder of a run's frames (`Simulator`'s observer): all, or of the ``latest`` queries."""
+    """A recorder of a run's frames; the observer of `vertizo.run.loop.simulator.Simulator`.
+
+    ``latest`` is the number of queries kept of each client, the last ones; None keeps all.
+    """
 
     def __init__(self, latest: int | None = None) -> None:
         # A query is followed by its announcement-free reply; in synchronous rounds an announcement

@@ -127,7 +127,10 @@ def lower_bound(
 
 
 def discriminant(seen0: Array, seen1: Array) -> Array:
-    """Compute Fisher's weights, which separate two normal samples best; a single number has 1."""
+    """Compute Fisher's weights, which separate two normal samples of a common covariance best.
+
+    A single number has weight 1.
+    """
     if seen0.shape[1] == 1:
         return np.ones(1)
     between = seen1.mean(0) - seen0.mean(0)

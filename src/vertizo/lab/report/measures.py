@@ -105,7 +105,10 @@ class Axis:
         return self.title.replace("UNIT", name), size
 
     def value(self, row: Mapping[str, Any], table: float) -> float | None:
-        """Return a row's place; None without a column. ``table`` are bytes sent beforehand."""
+        """Return a row's place on the axis; None if a column is missing.
+
+        ``table`` are the bytes that filled the embedding table beforehand.
+        """
         total = table if self.key == "bytes" else 0.0
         for column in self.columns:
             value = number(row, column)

@@ -49,7 +49,7 @@ def render(material: Material, title: str | None = None) -> str:
 
 
 def write(material: Material, out: Path, title: str | None = None) -> None:
-    """Write the page to a file, or replace it atomically; RunError if it cannot be written."""
+    """Write the page to a file, in one step; RunError if it cannot be written."""
     check_name(out)
     content = render(material, title).encode("utf-8", "backslashreplace")
     with checkpoint.telling(f"--out {out} cannot be written"):

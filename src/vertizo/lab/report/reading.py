@@ -109,7 +109,7 @@ class Material:
 
 
 def read(paths: Sequence[Path]) -> Material:
-    """Read everything in these folders; RunError if one is none, is damaged, or has no results."""
+    """Read everything in these folders; RunError if one is missing, damaged or without results."""
     material = Material()
     for path in dict.fromkeys(path.resolve() for path in paths):
         if not path.is_dir():

@@ -43,7 +43,10 @@ def _cell(figures: Sequence[float | None], written: Written) -> Cell:
 
 
 def closing(variants: Sequence[Variant]) -> list[Measure]:
-    """List finished runs' measures on test records, or else of the best on validation records."""
+    """List the finished runs' measures on test records, or else on validation records.
+
+    A run without test records has its best evaluation's figures under ``best``.
+    """
     runs = [run for variant in variants for run in variant.finished()]
     for measures in (CLOSING, CURVES):
         if known := [m for m in measures if any(_closing(run, m) is not None for run in runs)]:

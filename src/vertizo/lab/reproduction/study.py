@@ -207,7 +207,7 @@ def runs_of(name: str) -> str:
 
 
 def load(name: str, *, quick: bool = False) -> AnyStudy:
-    """Load a study by name or from a file; ConfigError if it is missing, or has no quick form."""
+    """Load a study by name or from a user's file; ConfigError if it is missing or invalid."""
     tree = reduce(changed, map(_read, reversed(_bases(name))))
     tree.pop("base", None)
     smaller = tree.pop("quick", {})

@@ -1,4 +1,4 @@
-"""The privacy of a search: what its trials may release, and what that costs, in words as well.
+"""The privacy of a search: what its trials may release, and what that costs, also in words.
 
 What every trial may release is fixed before the first one. The search proposes values that follow
 from earlier trials, and so from the records. Under an exact guarantee it may choose freely what
@@ -241,7 +241,7 @@ def beside(statements: Sequence[Statement]) -> str:
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
-    """Check that a search's ledger can pay for all trials to come; ``begun`` are numbers of others.
+    """Check that a search's ledger can pay for all trials to come, beside those in ``begun``.
 
     Raises:
         ConfigError: labels are private, and no ledger keeps them for all trials.

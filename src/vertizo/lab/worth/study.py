@@ -307,7 +307,10 @@ class Worth:
         return self._figure(each)
 
     def _without_federation(self) -> tuple[Figure | None, Figure | None]:
-        """Return figures of the label holder alone and of all columns; predictions are kept."""
+        """Return the figures of the label holder alone, and of all columns in one table.
+
+        Their predictions are kept in files between calls.
+        """
         found: dict[str, list[Tensor]] = {"alone": [], "pooled": []}
         for run in self.runs[self.parties]:
             place = self.folder / "boosting" / f"seed{run.config.seed}.safetensors"

@@ -73,7 +73,7 @@ def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
 
 
 def random_queries(public: Public, own: Batches, stream: Stream, step: float) -> Intruder:
-    """Make a client of Gaussian embeddings, moved by ``step`` times a Gaussian u, and tangents."""
+    """Make a client that sends Gaussian embeddings, and moves of length ``step`` or tangents."""
     dim = public.dims[arena.CURIOUS]
     tangents = public.method.points - 1 if public.method.sends_tangents else 0
 
