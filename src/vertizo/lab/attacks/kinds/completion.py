@@ -45,11 +45,8 @@ def complete(
     centre, scale = embeddings.mean(0), embeddings.std(0).clamp(min=1e-6)
     with stream.torch_default():
         head = nn.Linear(embeddings.shape[1], client.public.outputs)
-    groups: list[dict[str, Any]] = [
-        {"params": list(head.parameters()), "lr": 0.03},
-        {"params": [weights]},
-    ]
-    optimizer = torch.optim.Adam(groups)
+    of_head: dict[str, Any] = {"params": list(head.parameters()), "lr": 0.03}
+    optimizer = torch.optim.Adam([of_head, {"params": [weights]}])
     try:
         for _ in range(steps):
             outputs, pullback = model.forward(Points(rows))
