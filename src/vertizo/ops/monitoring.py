@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +18,7 @@ from vertizo.network.transport.grpc_channel import (
     grpc_module,
     why_not_listening,
 )
-from vertizo.ops.figures import Figure, JoinedFigures, ServedFigures
+from vertizo.ops.figures import Figure, ServedFigures, joined_figures
 
 SERVICE = "vertizo.Parties"
 """The `grpc.health.v1` service that says whether this party can do its part now.
@@ -42,14 +43,8 @@ def _needed(module: str, package: str, key: str) -> Any:
 
 
 @contextmanager
-def figures_at(listen: str | None, figures: Callable[[], Iterable[Figure]]) -> Iterator[int]:
-    """Answer Prometheus at an address inside; yield its port, 0 without an address.
-
-    RunError if it cannot listen there.
-    """
-    if listen is None:
-        yield 0
-        return
+def figures_at(listen: str, figures: Callable[[], Iterable[Figure]]) -> Iterator[int]:
+    """Answer Prometheus at an address inside; yield the port. RunError if it cannot listen."""
     prometheus = _needed("prometheus_client", "prometheus-client", "metrics")
     _needed("uvicorn", "uvicorn", "metrics")
     from vertizo.network.transport import http_server
@@ -85,20 +80,16 @@ def served_at(listen: str, *subject: Any) -> AbstractContextManager[int]:
 
 
 def joined_at(listen: str, *subject: Any) -> AbstractContextManager[int]:
-    """Serve a job's figures at a member; ``subject`` is what `JoinedFigures` takes."""
-    return figures_at(listen, JoinedFigures(*subject))
+    """Serve a job's figures at a member; ``subject`` is what `joined_figures` takes."""
+    return figures_at(listen, partial(joined_figures, *subject))
 
 
 @contextmanager
-def health_at(listen: str | None, is_ready: Callable[[], bool]) -> Iterator[int]:
-    """Answer `grpc.health.v1` at an address inside; yield its port, 0 without an address.
+def health_at(listen: str, is_ready: Callable[[], bool]) -> Iterator[int]:
+    """Answer `grpc.health.v1` at an address inside; yield the port. RunError if it cannot listen.
 
-    It is not encrypted, since a cluster's probes have no certificate. RunError if it cannot listen
-    there.
+    It is not encrypted, since a cluster's probes have no certificate.
     """
-    if listen is None:
-        yield 0
-        return
     grpc = grpc_module()
     health = _needed("grpc_health.v1.health", "grpcio-health-checking", "health")
     messages = import_module("grpc_health.v1.health_pb2")

@@ -40,6 +40,7 @@ WING = Wing(
         ),
     },
     monitors={
+        "figures": "vertizo.ops.monitoring:figures_at",
         "health": "vertizo.ops.monitoring:health_at",
         "served": "vertizo.ops.monitoring:served_at",
         "joined": "vertizo.ops.monitoring:joined_at",

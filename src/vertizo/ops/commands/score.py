@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from vertizo.cli.options import HEAD, PartyConfig, Settings, argument, option
 from vertizo.cli.parties import TICK, connect, identity, listening, stop_requests, terminable
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.core.names import Head
+from vertizo.core.plugins.wings import watched
 
 if TYPE_CHECKING:
     from vertizo.data.own_tables.keyed import KeyedTable
@@ -84,8 +86,7 @@ def _as_label_holder(
 
     from vertizo.core.memory import keep_freed_memory
     from vertizo.network.serving.trained_model import LabelHolderModel
-    from vertizo.ops.monitoring import figures_at, health_at
-    from vertizo.ops.scoring.figures import ScoringFigures
+    from vertizo.ops.figures import scoring_figures
     from vertizo.ops.scoring.http import http_at
     from vertizo.ops.scoring.rpc import grpc_at
     from vertizo.ops.scoring.scorer import Scorer
@@ -102,16 +103,15 @@ def _as_label_holder(
         notice(f"note: {data} is not read, since the job had no columns of the label holder's")
     own = None if model.own is None else _keyed(config, data, table, notice)
     service = ScoringService(config, model, own, notice)
+    names = served.name, credentials.name
     with (
         stop_requests() as stopped,
         closing(Scorer(service, scoring, served.folder, notice)) as scorer,
-        health_at(served.health, lambda: service.is_ready),
+        watched("health", served.health, lambda: service.is_ready),
         listening(errors, f"scores by {model.job}", served, credentials, service, model.job) as net,
         http_at(scoring, scorer) as http,
         grpc_at(scoring, scorer) as grpc,
-        figures_at(
-            served.metrics, ScoringFigures(service, scorer, net, served.name, credentials.name)
-        ),
+        watched("figures", served.metrics, partial(scoring_figures, service, scorer, net, *names)),
     ):
         for name, place, port in (("HTTP", scoring.http, http), ("gRPC", scoring.grpc, grpc)):
             if place is not None:
@@ -129,8 +129,7 @@ def _as_label_holder(
 def _as_member(config: JoinConfig, data: Path | None, table: str | None) -> None:
     from vertizo.core.memory import keep_freed_memory
     from vertizo.network.serving.frames import understood
-    from vertizo.ops.monitoring import figures_at, health_at
-    from vertizo.ops.scoring.figures import MemberFigures
+    from vertizo.ops.figures import lookup_figures
     from vertizo.ops.scoring.member import ScoringMember
 
     errors, options = log.errors(), config.federation
@@ -142,15 +141,14 @@ def _as_member(config: JoinConfig, data: Path | None, table: str | None) -> None
     with (
         closing(connect(options, errors)) as channel,
         terminable(),
-        health_at(options.health, lambda: channel.is_connected),
+        watched("health", options.health, lambda: channel.is_connected),
         understood(),
     ):
-        figures = MemberFigures(channel, options.name, channel.credentials.name)
-        member = figures.member = ScoringMember(
-            config, _keyed(config, data, table, notice), channel, notice
-        )
+        own = _keyed(config, data, table, notice)
+        member = ScoringMember(config, own, channel, notice)
         notice(f"embeds records of {data} for scores of the label holder at {options.server}")
-        with figures_at(options.metrics, figures):
+        figures = partial(lookup_figures, member, channel, options.name, channel.credentials.name)
+        with watched("figures", options.metrics, figures):
             member.run()
 
 
