@@ -357,6 +357,8 @@ def test_new_records_without_a_label_can_be_aligned(tmp_path: Path) -> None:
 SUBMITTED = [
     (TRAIN, {}, "the job's guarantee covers nothing; policy.covers wants labels"),
     (EXACT, {"epsilon": 1}, "policy.epsilon allows 1 at most"),
+    (EXACT, {"epsilon": 1, "kinds": ["train"]}, "policy.epsilon allows 1 at most"),
+    (EXACT, {"kinds": ["align"]}, "job.kind is 'train', which policy.kinds does not allow"),
     (EXACT, {"methods": ["vafl"]}, "method.name is 'dpzv', which policy.methods"),
     (EXACT, {"peers": ["north"]}, "job.members has 'east', which policy.peers does not name"),
     (EXACT.replace("table: people", "table: persons"), {}, "there is no such table"),

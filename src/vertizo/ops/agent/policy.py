@@ -19,10 +19,17 @@ from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, Policy
 
 
-def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store) -> None:
+def check(
+    offer: Offer,
+    policy: Policy,
+    tables: Mapping[str, Any],
+    store: Store,
+    is_prepared: bool = True,
+) -> None:
     """Raise RefusedError, which names the key, unless a party's own file allows a job.
 
-    The other side gets the error's line, so it has only what that side said, and the key.
+    The other side gets the error's line, so it has only what that side said, and the key. An offer
+    that is not prepared has no settings yet, and no guarantee.
     """
     if offer.kind not in policy.kinds:
         raise RefusedError(f"job.kind is {offer.kind!r}, which policy.kinds does not allow")
@@ -34,7 +41,7 @@ def check(offer: Offer, policy: Policy, tables: Mapping[str, Any], store: Store)
     _check_earlier(store, offer, "model", "train")
     if offer.kind == "align" and offer.method == "hashed" and not policy.hashed:
         raise RefusedError("job.method is 'hashed', which policy.hashed does not allow")
-    if offer.kind == "train":
+    if offer.kind == "train" and is_prepared:
         _check_training(offer, policy)
 
 
@@ -159,9 +166,11 @@ def _check_terms(offer: Offer, config: MemberAgent, member: str) -> None:
         )
 
 
-def check_label_holder(offer: Offer, config: LabelHolderAgent, store: Store) -> None:
+def check_label_holder(
+    offer: Offer, config: LabelHolderAgent, store: Store, is_prepared: bool = True
+) -> None:
     """Check an offer, as `check` does, at the label holder."""
     strange = next((name for name in offer.members if name not in config.policy.peers), None)
     if strange is not None:
         raise RefusedError(f"job.members has {strange!r}, which policy.peers does not name")
-    check(offer, config.policy, config.tables, store)
+    check(offer, config.policy, config.tables, store, is_prepared)

@@ -40,10 +40,11 @@ def submit(
         name = job.name or _free_name(store, job.kind)
         if store.job(name) is not None:
             raise RunError(f"there is a job {name!r} already; name another one as job.name")
-        _check_allowed(path, _plain(job, name), config, store)
+        plain = _plain(job, name)
+        _check_allowed(path, plain, config, store, is_prepared=False)
         _check_after(path, job, store)
-        offer, ledger, begun = _made(path, job, name, tree, config, store)
-        _check_allowed(path, offer, config, store)
+        offer, ledger, begun = _made(path, job, plain, tree, config, store)
+        _check_allowed(path, offer, config, store, is_prepared=True)
         folder = store.folder_of(name)
         if folder.exists():  # of a submission that was killed
             shutil.rmtree(folder)
@@ -68,10 +69,10 @@ def _free_name(store: Store, kind: str) -> str:
 
 
 def _plain(job: JobOptions, name: str) -> Offer:
-    """An offer of what the section ``job`` says, to be checked before data are read."""
+    """An offer of what the section ``job`` says."""
     return Offer(
         job=name,
-        kind="align" if job.kind == "train" else job.kind,
+        kind=job.kind,
         members=tuple(job.members),
         table=job.table,
         alignment=job.alignment or "",
@@ -80,9 +81,11 @@ def _plain(job: JobOptions, name: str) -> Offer:
     )
 
 
-def _check_allowed(path: Path, offer: Offer, config: LabelHolderAgent, store: Store) -> None:
+def _check_allowed(
+    path: Path, offer: Offer, config: LabelHolderAgent, store: Store, is_prepared: bool
+) -> None:
     try:
-        check_label_holder(offer, config, store)
+        check_label_holder(offer, config, store, is_prepared)
     except RefusedError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -102,14 +105,12 @@ def _check_after(path: Path, job: JobOptions, store: Store) -> None:
 def _made(
     path: Path,
     job: JobOptions,
-    name: str,
+    plain: Offer,
     tree: dict[str, Any],
     config: LabelHolderAgent,
     store: Store,
 ) -> tuple[Offer, str, tuple[dict[str, Any], list[str]]]:
     """Make the offer, the path of a shared ledger (or empty), and configuration and command."""
-    plain = _plain(job, name)
-    plain = _changed(plain, kind=job.kind)
     begun = processes.as_label_holder(config, plain, tree, store, job.head)
     try:
         served = ServeConfig.model_validate(begun[0])
