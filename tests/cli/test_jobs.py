@@ -10,7 +10,8 @@ from tests.cli.conftest import Refuses, Vertizo
 from tests.cli.test_help import imported
 from tests.ops.agent.houses import offer
 
-from vertizo.ops.agent.jobs.store import Standing, Store
+from vertizo.ops.agent.jobs.messages import Standing
+from vertizo.ops.agent.jobs.store import Store
 
 MEMBER = """\
 agent: {name: test, server: "127.0.0.1:1", certificates: certs, folder: north}
@@ -56,7 +57,7 @@ def test_a_label_holder_cancels_and_sees_all_members(
     bank = stores["bank"]
     monkeypatch.setenv("VERTIZO_AGENT", "bank.yaml")
     bank.hear("north")
-    bank.stand("one", "north", Standing("refused", "policy.epsilon allows 1 at most", 1))
+    bank.stand("north", Standing("one", "refused", 1, "policy.epsilon allows 1 at most"))
     told = json.loads(vertizo("jobs", "--json").out)
     assert told[0]["state"] == "offered"
     assert told[0]["members"] == {

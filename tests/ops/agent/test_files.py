@@ -22,7 +22,8 @@ from vertizo.data import tutorial
 from vertizo.network.serving.options import JoinConfig, ServeConfig, load_serve
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.children import environment
-from vertizo.ops.agent.jobs.store import Standing, Store
+from vertizo.ops.agent.jobs.messages import Standing
+from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, load_agent, load_job
 from vertizo.ops.agent.policy import check_label_holder, check_member
 from vertizo.ops.agent.preparing import submit
@@ -484,7 +485,7 @@ def test_damage_to_the_file_of_jobs_is_told(done: Store) -> None:
         found = store.jobs(), store.open_jobs(), store.unclosed(), store.standings("model")
         return found, [store.job(name) for name in ("aligned", "model", "lost")]
 
-    done.stand("model", "north", Standing("running", "", 1))
+    done.stand("north", Standing("model", "running", 1, ""))
     (done.folder / "jobs" / "model").mkdir()
     whole, chance, refused = done.path.read_bytes(), random.Random(5), 0
     wanted = told()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, RLock
 
+from msgspec.structs import replace
+
 from vertizo.core.errors import ConfigError, MalformedError, WireError
 from vertizo.core.text.messages import one_line
 from vertizo.network.serving import frames
@@ -23,9 +25,9 @@ from vertizo.ops.agent import processes
 from vertizo.ops.agent.agent import LASTING, TOGETHER, Agent
 from vertizo.ops.agent.children import holder
 from vertizo.ops.agent.jobs import messages
-from vertizo.ops.agent.jobs.messages import Order, Orders, Rejection, Report
-from vertizo.ops.agent.jobs.states import State, is_over
-from vertizo.ops.agent.jobs.store import HEARD_SECONDS, Job, Standing, Store
+from vertizo.ops.agent.jobs.messages import Order, Orders, Rejection, Report, Standing
+from vertizo.ops.agent.jobs.states import ENDS, State
+from vertizo.ops.agent.jobs.store import HEARD_SECONDS, Job, Store
 from vertizo.ops.agent.options import LabelHolderAgent
 
 GRACE_SECONDS = 10.0
@@ -140,8 +142,8 @@ class LabelHolder(Agent):
                 continue
             known = said.pop(job.name, None)
             if known is not None:
-                standing = Standing(known.state, one_line(known.line), known.attempt)
-                if self.store.stand(job.name, member, standing):
+                standing = replace(known, line=one_line(known.line))
+                if self.store.stand(member, standing):
                     self.notice(f"{job.name}: {member}: {standing.words}")
             if job.state != "submitted" and len(orders) < messages.MOST_JOBS:
                 offer = job.offer if known is None else None
@@ -180,7 +182,8 @@ class LabelHolder(Agent):
                     self._consider_running(job, standings)
 
     def _consider_offered(self, job: Job, standings: Mapping[str, Standing]) -> None:
-        missing = [m for m in job.offer.members if not _approves(standings.get(m))]
+        approving = {m for m, s in standings.items() if s.state not in ("offered", "refused")}
+        missing = [member for member in job.offer.members if member not in approving]
         if not missing:
             self.store.move(job.name, "approved")
         elif self._waited(job) > self.config.agent.deadline:
@@ -193,7 +196,7 @@ class LabelHolder(Agent):
         if job.state == "running":
             return False
         for name, state in self.store.unfinished(job):
-            if state is None or is_over(state):
+            if state is None or state in ENDS:
                 state = state or "failed"
                 self._end(job, state, f"{name}{COMES_AFTER}{state}")
                 return True
@@ -213,17 +216,13 @@ class LabelHolder(Agent):
             return
         if job.offer.kind not in LASTING and not self._has_place(job):
             return
-        port = self._free_port(self._ports_in_use())
-        if port:
+        if port := self._free_port():
             self.store.assign(job.name, port, job.attempt)
             self.store.move(job.name, "running")
             self.notice(f"{job.name} begins at port {port}")
 
     def _running(self) -> list[Job]:
         return [job for job in self.store.open_jobs() if job.state == "running"]
-
-    def _ports_in_use(self) -> set[int]:
-        return {job.port for job in self._running()}
 
     def _has_place(self, job: Job) -> bool:
         """Whether the job may begin beside those that run."""
@@ -239,7 +238,7 @@ class LabelHolder(Agent):
                 return False  # one that waits for a member's turn would hold up others
         return True
 
-    def _free_port(self, taken: set[int]) -> int:
+    def _free_port(self) -> int:
         """The free port whose last use is longest ago; 0 if there is none.
 
         A member that has not yet heard of a job's end may still connect to its port, and would
@@ -247,7 +246,7 @@ class LabelHolder(Agent):
         """
         first, last = self.config.agent.ports
         used = {port: order for order, port in enumerate(self.store.used_ports(), 1)}
-        free = [port for port in range(first, last + 1) if port not in taken]
+        free = set(range(first, last + 1)) - {job.port for job in self._running()}
         for port in sorted(free, key=lambda port: (used.get(port, 0), port)):
             if _can_listen(self._host, port):
                 self.store.use_port(port)
@@ -282,7 +281,7 @@ class LabelHolder(Agent):
         if holder(self.store.folder_of(job.name)):
             self._end_stray(job)
             return
-        port = self._free_port(self._ports_in_use()) or job.port
+        port = self._free_port() or job.port
         self.store.note(job.name, f"attempt {job.attempt + 1} begins at port {port}")
         self.store.assign(job.name, port, job.attempt + 1)
 
@@ -323,8 +322,7 @@ class LabelHolder(Agent):
         """Start a job's process; if its port was taken meanwhile, assign another port instead."""
         with self._lock:
             if not _can_listen(self._host, job.port):
-                port = self._free_port(self._ports_in_use())
-                if port:  # members' processes begin anew with the attempt, and there
+                if port := self._free_port():  # members' processes begin anew with the attempt
                     self.store.note(job.name, f"port {job.port} is in use; goes on at {port}")
                     self.store.assign(job.name, port, job.attempt + 1)
                 return
@@ -340,10 +338,6 @@ class LabelHolder(Agent):
         if words is None:
             raise ConfigError(f"{folder} lacks {processes.COMMAND}, which `vertizo submit` wrote")
         return processes.started_as(words, "listen", f"{self._host}:{job.port}", job)
-
-
-def _approves(standing: Standing | None) -> bool:
-    return standing is not None and standing.state not in ("offered", "refused")
 
 
 def _can_listen(host: str, port: int) -> bool:

@@ -19,7 +19,7 @@ from vertizo.ops.agent.agent import Agent
 from vertizo.ops.agent.children import Ended
 from vertizo.ops.agent.jobs import messages
 from vertizo.ops.agent.jobs.messages import Order, Orders, Rejection, Report, Standing
-from vertizo.ops.agent.jobs.states import State, is_over
+from vertizo.ops.agent.jobs.states import ENDS, State
 from vertizo.ops.agent.jobs.store import Job, Store
 from vertizo.ops.agent.options import MemberAgent
 from vertizo.ops.agent.policy import check_member
@@ -145,7 +145,7 @@ class Member(Agent):
         if job is None or (job.closed and order.offer is not None):
             self._hear(order, job)
             return
-        if _is_end(order):
+        if order.state in ENDS:
             self._strange.pop(order.job, None)
             if not job.is_over:
                 self._end(job, order.state, job.reason or one_line(order.line))
@@ -166,7 +166,7 @@ class Member(Agent):
     def _hear(self, order: Order, known: Job | None) -> None:
         """Take in an order about a job that is new here: keep its offer, or refuse it."""
         offer = order.offer
-        if _is_end(order):
+        if order.state in ENDS:
             self._strange.pop(order.job, None)
         elif known is not None:
             self._strange[order.job] = KNOWN_BEFORE
@@ -211,10 +211,6 @@ class Member(Agent):
     def _note_end(self, ended: Ended) -> None:
         super()._note_end(ended)
         self._news.set()
-
-
-def _is_end(order: Order) -> bool:
-    return is_over(order.state)
 
 
 def _close_when(over: Event, channel: GrpcChannel) -> None:

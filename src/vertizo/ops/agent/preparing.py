@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from vertizo.config.error_lines import explain
@@ -40,7 +42,15 @@ def submit(
         name = job.name or _free_name(store, job.kind)
         if store.job(name) is not None:
             raise RunError(f"there is a job {name!r} already; name another one as job.name")
-        plain = _plain(job, name)
+        plain = Offer(
+            job=name,
+            kind=job.kind,
+            members=tuple(job.members),
+            table=job.table,
+            alignment=job.alignment or "",
+            model=job.model or "",
+            method=job.method,
+        )
         _check_allowed(path, plain, config, store, is_prepared=False)
         _check_after(path, job, store)
         offer, ledger, begun = _made(path, job, plain, tree, config, store)
@@ -62,23 +72,8 @@ def _one_at_a_time(store: Store) -> Any:
 
 
 def _free_name(store: Store, kind: str) -> str:
-    taken, number = {job.name for job in store.jobs()}, 1
-    while f"{kind}-{number}" in taken:
-        number += 1
-    return f"{kind}-{number}"
-
-
-def _plain(job: JobOptions, name: str) -> Offer:
-    """An offer of what the section ``job`` says."""
-    return Offer(
-        job=name,
-        kind=job.kind,
-        members=tuple(job.members),
-        table=job.table,
-        alignment=job.alignment or "",
-        model=job.model or "",
-        method=job.method,
-    )
+    taken = {job.name for job in store.jobs()}
+    return next(name for n in count(1) if (name := f"{kind}-{n}") not in taken)
 
 
 def _check_allowed(
@@ -147,7 +142,7 @@ def _made(
     epsilon, delta = max(epsilons, default=(None, None))
     if waits and epsilon is not None and not served.is_label_free:  # whose ε is 0 for any number
         epsilon = _asked_for(path, served, plain.alignment, epsilon)
-    offer = _changed(
+    offer = replace(
         plain, settings=known.settings, covers=tuple(covers), epsilon=epsilon, delta=delta
     )
     ledger = served.privacy.ledger
@@ -165,9 +160,3 @@ def _asked_for(path: Path, served: ServeConfig, alignment: str, foreseen: float)
             "noise comes to depends on the records that it leaves; set it, or submit later"
         )
     return max(wanted, foreseen)
-
-
-def _changed(offer: Offer, **keys: Any) -> Offer:
-    import msgspec
-
-    return msgspec.structs.replace(offer, **keys)

@@ -69,15 +69,10 @@ def started_as(words: Sequence[str], key: str, address: str, job: Job) -> list[s
     return [*words, *chain.from_iterable(sets)]
 
 
-def table_of(store: Store, path: Path, alignment: str) -> Path:
-    """The file of a table, or of its rows that an earlier job aligned."""
-    return aligned(store, path, alignment) if alignment else path
-
-
 def aligned(store: Store, path: Path, job: str) -> Path:
-    """The file that an alignment's job writes a table's common rows to."""
+    """The file that an alignment's job writes a table's common rows to; of no job, the table's."""
     suffix = ".parquet" if path.suffix == ".parquet" else ".csv"
-    return store.folder_of(job) / f"aligned{suffix}"
+    return store.folder_of(job) / f"aligned{suffix}" if job else path
 
 
 def as_label_holder(
@@ -104,14 +99,14 @@ def as_label_holder(
     if offer.kind in ("predict", "score"):
         there = _trained(store, offer, table)
         there["federation"] = {**there["federation"], "listen": agent.listen}
-        words = [offer.kind, file, "--data", str(table_of(store, path, offer.alignment))]
+        words = [offer.kind, file, "--data", str(aligned(store, path, offer.alignment))]
         if offer.kind == "score":
             there["scoring"] = {"log": str(folder / SCORED), **tree["scoring"]}
         else:
             words += ["--out", str(folder / "predictions.csv")]
         return there, [*words, *(() if head is None else ("--head", head))]
     data = {**table, **tree.get("data", {}), "name": "table"}
-    data["path"] = str(table_of(store, path, offer.alignment))
+    data["path"] = str(aligned(store, path, offer.alignment))
     return {**tree, "federation": served, "data": data}, ["serve", file, "--json"]
 
 
@@ -135,7 +130,7 @@ def as_member(config: MemberAgent, offer: Offer, store: Store) -> tuple[Tree, li
         out = str(aligned(store, path, offer.job))
         data = {"path": out, "id": own.id, "delimiter": own.delimiter, "encoding": own.encoding}
         return {"federation": joined, "data": data}, _align(file, path, out, offer.method)
-    used = str(table_of(store, path, offer.alignment))
+    used = str(aligned(store, path, offer.alignment))
     if offer.kind in ("predict", "score"):
         return _trained(store, offer, table), [offer.kind, file, "--data", used]
     # What the policy allowed is what the process must be asked for, and nothing else.

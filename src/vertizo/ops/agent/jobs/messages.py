@@ -66,6 +66,13 @@ class Standing(_Frame, frozen=True):
     attempt: Count
     line: Line
 
+    @property
+    def words(self) -> str:
+        """The state and its line, for people."""
+        if self.state == "offered":
+            return "waits for a person there"
+        return f"{self.state}: {self.line}" if self.line else self.state
+
 
 class Report(_Frame, frozen=True, tag=1):
     """A member's report: the states of all its jobs that are not over."""

@@ -58,11 +58,6 @@ MEANING: dict[State, str] = {
 assert AFTER.keys() == MEANING.keys() == set(get_args(State))
 
 
-def is_over(state: str) -> bool:
-    """Whether a state is an end, which nothing follows."""
-    return state in ENDS
-
-
 def before(state: State) -> tuple[State, ...]:
     """The states that a state may follow."""
     return tuple(each for each, after in AFTER.items() if state in after)

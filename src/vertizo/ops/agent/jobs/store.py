@@ -14,15 +14,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from vertizo.core import system
 from vertizo.core.errors import RunError
-from vertizo.ops.agent.jobs import messages, row_digests
-from vertizo.ops.agent.jobs.messages import Offer
-from vertizo.ops.agent.jobs.row_digests import Table
-from vertizo.ops.agent.jobs.states import ENDS, State, before, is_over
+from vertizo.ops.agent.jobs import messages
+from vertizo.ops.agent.jobs.messages import Offer, Standing
+from vertizo.ops.agent.jobs.states import ENDS, State, before
 from vertizo.run.results import checkpoint
 
 VERSION = 3
@@ -40,7 +40,13 @@ _COLUMNS = (
     "after, waited, deaths, trace"
 )
 _STANDING = "job, member, state, line, attempt"
-_CHECKED = (Table("jobs", ("name",), _COLUMNS), Table("standings", ("job", "member"), _STANDING))
+_CHECKED = {"jobs": (("name",), _COLUMNS), "standings": (("job", "member"), _STANDING)}
+"""Tables whose rows have digests → keys and columns.
+
+SQLite itself finds pages that do not fit together, but no value that a disk changed: triggers give
+each written row the digest of its columns.
+"""
+_DIGEST = "digest TEXT NOT NULL DEFAULT ''"
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
 CREATE TABLE jobs (
@@ -60,11 +66,11 @@ CREATE TABLE jobs (
     waited REAL NOT NULL,          -- seconds that it was offered while an agent ran, by its clock
     deaths INTEGER NOT NULL,       -- of this party's process on end, without getting on
     trace TEXT NOT NULL,           -- what the process had left at the last of them
-    {row_digests.COLUMN}
+    {_DIGEST}
 );
 CREATE TABLE standings (           -- at the label holder: what each member said last
     job TEXT, member TEXT, state TEXT NOT NULL, line TEXT NOT NULL, attempt INTEGER NOT NULL,
-    {row_digests.COLUMN},
+    {_DIGEST},
     PRIMARY KEY (job, member)
 ) WITHOUT ROWID;
 CREATE TABLE peers (               -- at the label holder
@@ -100,23 +106,7 @@ class Job:
     @property
     def is_over(self) -> bool:
         """Whether its state is an end."""
-        return is_over(self.state)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A member's last word on a job, at the label holder."""
-
-    state: str
-    line: str
-    attempt: int
-
-    @property
-    def words(self) -> str:
-        """The state and its line, for people."""
-        if self.state == "offered":
-            return "waits for a person there"
-        return f"{self.state}: {self.line}" if self.line else self.state
+        return self.state in ENDS
 
 
 class Store:
@@ -137,9 +127,8 @@ class Store:
         with self._open() as database:
             if not database.execute("PRAGMA user_version").fetchone()[0]:
                 if was_there and any((self.folder / "jobs").iterdir()):
-                    raise row_digests.damaged(self.path, "it is empty")
-                triggers = "".join(map(row_digests.triggers, _CHECKED))
-                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {triggers} COMMIT;")
+                    raise self._damaged("it is empty")
+                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_triggers()} COMMIT;")
 
     def folder_of(self, job: str) -> Path:
         """The folder of a job's files."""
@@ -185,33 +174,29 @@ class Store:
 
     def jobs(self) -> list[Job]:
         """All jobs, oldest first."""
-        with self._open() as database:
-            rows = database.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY rowid")
-            return [_job(row) for row in rows]
+        return self._jobs()
 
     def open_jobs(self) -> list[Job]:
         """The jobs that are not over, oldest first."""
-        ends = ", ".join(map(repr, ENDS))
-        with self._open() as database:
-            wanted = f"SELECT {_COLUMNS} FROM jobs WHERE state NOT IN ({ends}) ORDER BY rowid"
-            return [_job(row) for row in database.execute(wanted)]
+        return self._jobs(f"WHERE state NOT IN ({', '.join('?' * len(ENDS))})", *ENDS)
 
     def unclosed(self) -> list[Job]:
         """At a member: the jobs that the label holder does not know to be over."""
-        with self._open() as database:
-            wanted = f"SELECT {_COLUMNS} FROM jobs WHERE closed = 0 ORDER BY rowid"
-            return [_job(row) for row in database.execute(wanted)]
+        return self._jobs("WHERE closed = 0")
 
     def job(self, name: str) -> Job | None:
         """The job of that name; None if there is none."""
+        return next(iter(self._jobs("WHERE name = ?", name)), None)
+
+    def _jobs(self, where: str = "", *values: str) -> list[Job]:
         with self._open() as database:
-            row = database.execute(f"SELECT {_COLUMNS} FROM jobs WHERE name = ?", (name,))
-            return next((_job(each) for each in row), None)
+            wanted = f"SELECT {_COLUMNS} FROM jobs {where} ORDER BY rowid"
+            return [_job(row) for row in database.execute(wanted, values)]
 
     def standings(self, job: str) -> dict[str, Standing]:
         """Member → its last word on a job."""
         with self._open() as database:
-            wanted = "SELECT member, state, line, attempt FROM standings WHERE job = ?"
+            wanted = "SELECT member, job, state, attempt, line FROM standings WHERE job = ?"
             return {row[0]: Standing(*row[1:]) for row in database.execute(wanted, (job,))}
 
     def unfinished(self, job: Job) -> list[tuple[str, State | None]]:
@@ -286,30 +271,24 @@ class Store:
 
     def assign(self, job: str, port: int, attempt: int) -> None:
         """Set port and attempt of a job whose processes begin, and clear its outcome."""
-        with self._writing() as database:
-            database.execute(
-                "UPDATE jobs SET port = ?, attempt = ?, outcome = '', reason = '' WHERE name = ? "
-                "AND (port, attempt) != (?, ?)",
-                (port, attempt, job, port, attempt),
-            )
+        self._write(
+            "UPDATE jobs SET port = ?, attempt = ?, outcome = '', reason = '' WHERE name = ? "
+            "AND (port, attempt) != (?, ?)",
+            *(port, attempt, job, port, attempt),
+        )
 
     def use_port(self, port: int) -> None:
         """Note that a job gets this port."""
-        with self._writing() as database:
-            database.execute("INSERT OR REPLACE INTO ports VALUES (?)", (port,))
+        self._write("INSERT OR REPLACE INTO ports VALUES (?)", port)
 
     def conclude(self, job: str, attempt: int, outcome: str, reason: str = "") -> None:
         """Set the outcome of this party's process of an attempt."""
-        with self._writing() as database:
-            database.execute(
-                "UPDATE jobs SET outcome = ?, reason = ? WHERE name = ? AND attempt = ?",
-                (outcome, reason, job, attempt),
-            )
+        wanted = "UPDATE jobs SET outcome = ?, reason = ? WHERE name = ? AND attempt = ?"
+        self._write(wanted, outcome, reason, job, attempt)
 
     def wait(self, job: str, seconds: float) -> None:
         """Set the seconds that a job was offered so far."""
-        with self._writing() as database:
-            database.execute("UPDATE jobs SET waited = ? WHERE name = ?", (seconds, job))
+        self._write("UPDATE jobs SET waited = ? WHERE name = ?", seconds, job)
 
     def die(self, job: str, trace: str) -> int:
         """Count a death of this party's process; return how many in a row left this ``trace``."""
@@ -324,11 +303,11 @@ class Store:
 
     def close(self, job: str) -> None:
         """Note that the label holder knows that a job is over here."""
-        with self._writing() as database:
-            database.execute("UPDATE jobs SET closed = 1 WHERE name = ?", (job,))
+        self._write("UPDATE jobs SET closed = 1 WHERE name = ?", job)
 
-    def stand(self, job: str, member: str, standing: Standing) -> bool:
+    def stand(self, member: str, standing: Standing) -> bool:
         """Keep a member's word on a job; return whether it is new."""
+        job = standing.job
         if self.standings(job).get(member) == standing:
             return False
         with self._writing() as database:
@@ -340,14 +319,16 @@ class Store:
 
     def hear(self, member: str, words: str = "") -> None:
         """Note that a member's agent was heard now; ``words`` say why it was refused, if it was."""
-        with self._writing() as database:
-            row = (member, time.time(), words)
-            database.execute("INSERT OR REPLACE INTO peers VALUES (?, ?, ?)", row)
+        self._write("INSERT OR REPLACE INTO peers VALUES (?, ?, ?)", member, time.time(), words)
 
     def note(self, job: str, words: str) -> None:
         """Add an event of a job."""
         with self._writing() as database:
             _note(database, job, words, "")
+
+    def _write(self, statement: str, *values: Any) -> None:
+        with self._writing() as database:
+            database.execute(statement, values)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -367,7 +348,7 @@ class Store:
         try:
             with closing(sqlite3.connect(self.path, WAIT_SECONDS, isolation_level=None)) as opened:
                 opened.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
-                row_digests.register(opened)
+                opened.create_function("digest_of", -1, _digest_of, deterministic=True)
                 if not self._is_checked:
                     self._check(opened)
                 yield opened
@@ -375,15 +356,42 @@ class Store:
             raise RunError(f"{self.path} cannot be used: {error}") from None
 
     def _check(self, database: sqlite3.Connection) -> None:
+        """Raise RunError unless the file has this version, and pages and rows as written."""
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
             raise RunError(
                 f"{self.path} is of version {version} and this is version {VERSION}; let all jobs "
                 "end under the version that began them, then name a new agent.folder"
             )
-        if version:
-            row_digests.check(database, _CHECKED, self.path)
-            self._is_checked = True
+        if not version:
+            return
+        (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise self._damaged(found)
+        for table, (_, columns) in _CHECKED.items():
+            for *row, digest in database.execute(f"SELECT {columns}, digest FROM {table}"):
+                if _digest_of(*row) != digest:
+                    raise self._damaged(f"the row of {row[0]!r} is not what was written")
+        self._is_checked = True
+
+    def _damaged(self, what: str) -> RunError:
+        return RunError(f"{self.path} is damaged: {what}; put a copy of it back")
+
+
+def _triggers() -> str:
+    """SQL of the triggers that give each written row its digest."""
+    found = []
+    for table, (keys, columns) in _CHECKED.items():
+        new = ", ".join(f"NEW.{column}" for column in columns.split(", "))
+        same = " AND ".join(f"{key} = NEW.{key}" for key in keys)
+        done = f"BEGIN UPDATE {table} SET digest = digest_of({new}) WHERE {same}; END;"
+        for event in ("INSERT", "UPDATE"):
+            found.append(f"CREATE TRIGGER {table}_{event} AFTER {event} ON {table} {done}")
+    return "".join(found)
+
+
+def _digest_of(*values: Any) -> str:
+    return sha256(repr(values).encode()).hexdigest()
 
 
 def _job(row: tuple[Any, ...]) -> Job:
