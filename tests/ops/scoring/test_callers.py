@@ -31,8 +31,7 @@ from vertizo.network.serving.options import ScoringOptions
 from vertizo.network.transport.authority import issue
 from vertizo.ops.scoring import callers, rpc
 from vertizo.ops.scoring.rpc import grpc_at
-from vertizo.ops.scoring.scorer import NotScoredError
-from vertizo.ops.scoring.wrong_keys import WrongKeys
+from vertizo.ops.scoring.scorer import NotScoredError, WrongKeys
 
 web = Lazy("vertizo.ops.scoring.http")
 

@@ -33,23 +33,18 @@ Cover = Literal["labels", "features"]
 JOB_NAME = r"[a-z0-9][a-z0-9-]{0,39}"
 
 
-def _job_name(value: str) -> str:
-    if re.fullmatch(JOB_NAME, value) is None:
-        raise ValueError(
-            f"{value!r} is no name of a job; use 1 to 40 small letters, digits and '-', such as "
-            "tumours-2"
-        )
-    return value
+def _named(pattern: str, of: str, use: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(f"{value!r} is no name of a {of}; use {use}")
+        return value
+
+    return AfterValidator(check)
 
 
-def _table_name(value: str) -> str:
-    if re.fullmatch(r"[\w-]{1,64}", value) is None:
-        raise ValueError(f"{value!r} is no name of a table; use 1 to 64 letters, digits, _ and -")
-    return value
-
-
-JobName = Annotated[str, AfterValidator(_job_name)]
-TableName = Annotated[str, AfterValidator(_table_name)]
+_SMALL = "1 to 40 small letters, digits and '-', such as tumours-2"
+JobName = Annotated[str, _named(JOB_NAME, "job", _SMALL)]
+TableName = Annotated[str, _named(r"[\w-]{1,64}", "table", "1 to 64 letters, digits, _ and -")]
 
 
 class AgentOptions(Options):

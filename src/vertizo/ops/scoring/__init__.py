@@ -4,9 +4,9 @@
 `service`       what the label holder knows of members: which keys are wanted, found, kept
 `member`        a member's side: it finds rows by keys, embeds them and sends embeddings
 `lookup`        rows of a table by keys, as a model takes them
-`scorer`        what a request means, however it comes: who may ask, how much, what is logged
+`scorer`        what a request means, however it comes: who may ask, how much, what is logged, how
+                long answers to wrong keys wait
 `callers`       the file of those who may ask
-`wrong_keys`    how long answers to wrong keys wait
 `http`, `rpc`   the two ways to ask
 ==============  ===============================================================================
 

@@ -16,12 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from ipaddress import ip_address, ip_network
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from cachetools import TTLCache
 from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
@@ -32,7 +34,6 @@ from vertizo.data.alignment import known_keys
 from vertizo.network.serving.options import ScoringOptions
 from vertizo.ops.scoring.callers import Caller, KnownCallers
 from vertizo.ops.scoring.service import ScoringService, SilentError
-from vertizo.ops.scoring.wrong_keys import WrongKeys
 from vertizo.run.trained.prediction import frame_of
 
 if TYPE_CHECKING:
@@ -147,9 +148,11 @@ class Scorer:
             took = time.monotonic() - began
             try:
                 if name:
-                    logs = self._options.log_ids and outcome not in ("invalid", "limited")
-                    asked = list(ids) if logs else None
-                    self._write(name, via, len(ids), asked, outcome, scored, took)
+                    row: dict[str, Any] = {"caller": name, "via": via, "outcome": outcome}
+                    row |= {"records": len(ids), "scored": scored, "seconds": round(took, 6)}
+                    if self._options.log_ids and outcome not in ("invalid", "limited"):
+                        row["ids"] = list(ids)
+                    self._write(row)
             except NotScoredError:
                 outcome, scored = "unavailable", 0
                 raise
@@ -221,32 +224,38 @@ class Scorer:
             counts.records += records
             counts.seconds += seconds
 
-    def _write(
-        self,
-        name: str,
-        via: str,
-        count: int,
-        ids: list[str] | None,
-        outcome: str,
-        scored: int,
-        seconds: float,
-    ) -> None:
-        row: dict[str, object] = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "caller": name,
-            "via": via,
-            "outcome": outcome,
-            "records": count,
-            "scored": scored,
-            "seconds": round(seconds, 6),
-        }
-        if ids is not None:
-            row["ids"] = ids
+    def _write(self, row: dict[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
-            self._log.write(json.dumps(row, ensure_ascii=False))
+            self._log.write(json.dumps({"time": now, **row}, ensure_ascii=False))
         except OSError as error:
             self._notice(Alarm(f"{self._log.path} cannot be written: {error}; nothing is scored"))
             raise NotScoredError("unavailable", "the log of queries cannot be written") from None
+
+
+class WrongKeys:
+    """The delays of answers to wrong keys, by the addresses that they come from.
+
+    After a few without delay, each wrong key within a minute waits longer than the one before. At
+    most 10,000 addresses are remembered, for a minute; of IPv6, the first 64 bits, since whoever
+    has one address has those of a network. ``timer`` gives seconds.
+    """
+
+    FREE, EACH, LONGEST = 3, 0.1, 5.0
+    """Wrong keys without delay; seconds that each further one adds; the longest delay."""
+
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._seen: TTLCache[str, int] = TTLCache(10_000, 60.0, timer)
+        self._lock = threading.Lock()
+
+    def wait(self, host: str) -> float:
+        """Note a wrong key from ``host``; return the seconds until it may be answered."""
+        with suppress(ValueError):  # it is no address, but a name of a proxy's
+            if (found := ip_address(host)).version == 6:
+                host = str(ip_network((int(found) >> 64 << 64, 64)))
+        with self._lock:
+            count = self._seen[host] = self._seen.get(host, 0) + 1
+        return min(max(0, count - self.FREE) * self.EACH, self.LONGEST)
 
 
 class _Log(WatchedFileHandler):

@@ -117,11 +117,10 @@ class ScoringService(MemberService):
         assert config.scoring is not None, "checked before"
         self.model = model
         self._own: Lookup | None = None
+        blank = None
         if model.own is not None:
             assert own is not None, "of its own columns"
             self._own = Lookup(own, model.own, notice)
-        blank = None
-        if model.own is not None:
             blank = in_place_of_tests(torch.zeros(0, model.own.width))
         self._party = party = model.party(blank, 0)
         if model.raw_head is not None:
