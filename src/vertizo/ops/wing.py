@@ -30,10 +30,7 @@ WING = Wing(
             "Take a job back, as the label holder; it ends at all parties.",
             f"{HERE}.jobs:cancel",
         ),
-        "approve": (
-            "Approve a job that waits for a person, as a member.",
-            f"{HERE}.jobs:approve",
-        ),
+        "approve": ("Approve a job that waits for a person, as a member.", f"{HERE}.jobs:approve"),
         "refuse": (
             "Refuse a job, as a member, or leave one that runs; it ends at all parties.",
             f"{HERE}.jobs:refuse",

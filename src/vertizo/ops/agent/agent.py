@@ -75,9 +75,7 @@ class Agent(ABC):
             while not stopped.wait(TICK):
                 try:
                     self.tick()
-                except (
-                    UserError
-                ) as error:  # such as a full disk: a service waits until it is mended
+                except UserError as error:  # as of a full disk: a service waits for its mending
                     self.notice(f"{error}; trying again in {LONGEST_PAUSE:g} s")
                     stopped.wait(LONGEST_PAUSE)
         finally:

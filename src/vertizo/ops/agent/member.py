@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from threading import Event, RLock
 
@@ -63,24 +64,19 @@ class Member(Agent):
     def _report_on(self, over: Event) -> None:
         """Report until ``over``, with a new channel whenever the connection fails."""
         while not over.is_set():
-            channel: GrpcChannel | None = None
             pause = AGAIN_SECONDS
             try:
-                channel = self._connect()
-                closing = threading.Thread(target=_close_when, args=(over, channel), daemon=True)
-                closing.start()
-                shown = channel.credentials
-                while not over.is_set() and channel.credentials == shown:  # else it is renewed
-                    self.report(channel)
-                    self._news.wait(EVERY_SECONDS)
-                    self._news.clear()
+                with closing(self._connect()) as channel:
+                    threading.Thread(target=_close_when, args=(over, channel), daemon=True).start()
+                    shown = channel.credentials
+                    while not over.is_set() and channel.credentials == shown:  # else it is renewed
+                        self.report(channel)
+                        self._news.wait(EVERY_SECONDS)
+                        self._news.clear()
                 pause = 0.0
             except VertizoError as error:
                 if not over.is_set():
                     self._say(f"{error}; trying again every {AGAIN_SECONDS:g} s")
-            finally:
-                if channel is not None:
-                    channel.close()
             over.wait(pause)
 
     def _connect(self) -> GrpcChannel:
