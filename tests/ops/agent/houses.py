@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -14,6 +14,7 @@ from vertizo.ops.agent import processes
 from vertizo.ops.agent.agent import Agent
 from vertizo.ops.agent.children import PROCESS, Ended
 from vertizo.ops.agent.jobs.messages import Offer
+from vertizo.ops.agent.jobs.states import State
 from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.label_holder import LabelHolder
 from vertizo.ops.agent.member import Member
@@ -21,6 +22,7 @@ from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent
 
 HOLDER, MEMBERS = "bank", ("north", "east")
 PARTIES = (HOLDER, *MEMBERS)
+Sections = Mapping[str, Mapping[str, Any]]
 PRIVATE: dict[str, Any] = {"privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0}}
 
 
@@ -33,39 +35,33 @@ def offer(job: str = "one", kind: Any = "train", **keys: Any) -> Offer:
     return Offer(**{"job": job, "kind": kind, "members": MEMBERS, "table": "people", **keys})
 
 
-def holder_config(folder: Path, policy: Any = None, **agent: Any) -> LabelHolderAgent:
+def finished(store: Store, offered: Offer) -> None:
+    """Put a job into a store that has ended well."""
+    store.add(offered, "submitted")
+    states: tuple[State, ...] = ("offered", "approved", "running", "finished")
+    assert all(store.move(offered.job, state) for state in states)
+
+
+def _file(folder: Path, name: str, agent: Any, table: Any, policy: Any) -> dict[str, Any]:
+    own = {"name": "test", "certificates": folder, "folder": folder / name}
+    people = {"path": "people.csv", "id": "id", **table}
+    return {"agent": {**own, **agent}, "tables": {"people": people}, "policy": policy}
+
+
+def holder_config(
+    folder: Path, name: str = HOLDER, policy: Any = None, **agent: Any
+) -> LabelHolderAgent:
     """The label holder's file."""
-    return LabelHolderAgent.model_validate(
-        {
-            "agent": {
-                "name": "test",
-                "certificates": folder,
-                "folder": folder / HOLDER,
-                "listen": "127.0.0.1:1",
-                "ports": [21000, 21063],
-                **agent,
-            },
-            "tables": {"people": {"path": "people.csv", "id": "id", "label": "label"}},
-            "policy": {"peers": list(MEMBERS), **(policy or {})},
-        }
-    )
+    agent = {"listen": "127.0.0.1:1", "ports": [21000, 21063], **agent}
+    policy = {"peers": list(MEMBERS), **(policy or {})}
+    tree = _file(folder, name, agent, {"label": "label"}, policy)
+    return LabelHolderAgent.model_validate(tree)
 
 
 def member_config(folder: Path, name: str, policy: Any = None, **agent: Any) -> MemberAgent:
     """A member's file, which approves what its policy allows."""
-    return MemberAgent.model_validate(
-        {
-            "agent": {
-                "name": "test",
-                "certificates": folder,
-                "folder": folder / name,
-                "server": "127.0.0.1:1",
-                **agent,
-            },
-            "tables": {"people": {"path": "people.csv", "id": "id"}},
-            "policy": {"approve": "automatic", **(policy or {})},
-        }
-    )
+    agent, policy = {"server": "127.0.0.1:1", **agent}, {"approve": "automatic", **(policy or {})}
+    return MemberAgent.model_validate(_file(folder, name, agent, {}, policy))
 
 
 class Processes:
@@ -124,13 +120,19 @@ class Way:
 
 
 class Houses:
-    """The agents of all parties, which take turns."""
+    """The agents of all parties, which take turns.
 
-    def __init__(self, folder: Path, **configs: Any) -> None:
-        self.folder = folder
-        self.configs = {HOLDER: holder_config(folder)}
-        self.configs |= {name: member_config(folder, name) for name in MEMBERS}
-        self.configs |= configs
+    ``policies`` and ``agents`` are of parties' files: party → keys of the section.
+    """
+
+    def __init__(
+        self, folder: Path, policies: Sections | None = None, agents: Sections | None = None
+    ) -> None:
+        policies, agents = policies or {}, agents or {}
+        self.configs: dict[str, Any] = {}
+        for name in PARTIES:
+            config = holder_config if name == HOLDER else member_config
+            self.configs[name] = config(folder, name, policies.get(name), **agents.get(name, {}))
         self.agents: dict[str, Agent] = {}
         self.cut: dict[str, str] = {}
         """Member → what is lost: its ask, or the answer."""
@@ -163,6 +165,11 @@ class Houses:
         found: Any = self.agents[name]._children
         assert isinstance(found, Processes)
         return found
+
+    def end(self, job: str = "one", code: int = 0) -> None:
+        """The processes of a job end, at all parties."""
+        for name in PARTIES:
+            self.processes(name).end(job, code)
 
     def submit(self, offered: Offer, ledger: str = "", after: str = "") -> None:
         """As `vertizo submit` does once it has checked the file."""

@@ -17,8 +17,7 @@ from tests.ops.agent.houses import (
     PARTIES,
     Houses,
     Way,
-    holder_config,
-    member_config,
+    finished,
     offer,
 )
 from tests.rows import each
@@ -36,9 +35,7 @@ from vertizo.ops.agent.jobs.states import AFTER, ENDS, State
 from vertizo.ops.scoring import LOOKED_UP
 
 BY_HAND = {"approve": "by-hand"}
-
-
-KINDS = ["align", "train", "predict", "score"]
+ALL_KINDS = {name: {"kinds": ["align", "train", "predict", "score"]} for name in PARTIES}
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +47,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_holder, "_can_listen", lambda host, port: True)
 
 
-def began(folder: Path, kind: str = "train", **configs: Any) -> Houses:
-    houses = Houses(folder, **configs)
+def began(folder: Path, kind: str = "train", **policies: Any) -> Houses:
+    houses = Houses(folder, policies)
     houses.submit(offer(kind=kind))
     houses.turn(5)
     assert houses.running() == [1, 1, 1], houses.said
@@ -77,8 +74,7 @@ def test_a_job_is_offered_approved_run_and_finished(tmp_path: Path) -> None:
         address = f"federation.{key}=127.0.0.1:{port}"
         named = ("--set", 'federation.job="one"', "--set", "federation.attempt=1")
         assert said[-6:] == ("--set", address, *named)
-    for name in PARTIES:
-        houses.processes(name).end("one", 0)
+    houses.end()
     houses.turn(3)
     assert houses.states() == ["finished"] * 3
     assert [job.closed for m in MEMBERS for job in houses.agents[m].store.jobs()] == [True, True]
@@ -111,8 +107,7 @@ def test_the_process_that_joins_is_held_to_the_very_settings_of_the_offer(tmp_pa
 
 
 def test_a_person_approves_or_refuses(tmp_path: Path) -> None:
-    by_hand = {"north": member_config(tmp_path, "north", BY_HAND)}
-    houses = Houses(tmp_path, **by_hand)
+    houses = Houses(tmp_path, {"north": BY_HAND})
     for job in ("one", "two"):
         houses.submit(offer(job))
     houses.turn(4)
@@ -140,9 +135,8 @@ def test_a_member_leaves_a_running_job(tmp_path: Path) -> None:
 
 @each("stage", ["offered", "approved", "running"])
 def test_what_is_cancelled_ends_everywhere(stage: str, tmp_path: Path) -> None:
-    configs = {"north": member_config(tmp_path, "north", BY_HAND if stage == "offered" else {})}
-    configs["east"] = member_config(tmp_path, "east", parallel=1)
-    houses = Houses(tmp_path, **configs)
+    policies = {"north": BY_HAND} if stage == "offered" else {}
+    houses = Houses(tmp_path, policies, {"east": {"parallel": 1}})
     if stage == "approved":
         houses.submit(offer("zero"))
     houses.submit(offer())
@@ -157,9 +151,7 @@ def test_what_is_cancelled_ends_everywhere(stage: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_what_nobody_answers_expires_and_says_who(tmp_path: Path) -> None:
-    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, deadline=0.2)}
-    configs["north"] = member_config(tmp_path, "north", BY_HAND)
-    houses = Houses(tmp_path, **configs)
+    houses = Houses(tmp_path, {"north": BY_HAND}, {HOLDER: {"deadline": 0.2}})
     houses.submit(offer())
     houses.holder.tick()
     houses.report("north")
@@ -177,9 +169,7 @@ def test_what_nobody_answers_expires_and_says_who(tmp_path: Path) -> None:
 @pytest.mark.full
 @each("stage", ["approved", "running"])
 def test_an_agent_that_falls_silent_ends_the_job(stage: str, tmp_path: Path) -> None:
-    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, silence=0.3)}
-    configs["east"] = member_config(tmp_path, "east", parallel=1)
-    houses = Houses(tmp_path, **configs)
+    houses = Houses(tmp_path, agents={HOLDER: {"silence": 0.3}, "east": {"parallel": 1}})
     if stage == "approved":
         houses.submit(offer("zero"))
     houses.submit(offer())
@@ -214,7 +204,7 @@ def test_a_failure_ends_the_job_and_its_line_is_where_it_may_be(
 
 
 def test_a_member_may_keep_its_lines(tmp_path: Path) -> None:
-    houses = began(tmp_path, east=member_config(tmp_path, "east", {"tell": False}))
+    houses = began(tmp_path, east={"tell": False})
     houses.processes("east").end("one", 2, "column 'age' holds 'Ada'")
     houses.turn(3)
     assert houses.line() == "east: its own log says why"
@@ -223,15 +213,13 @@ def test_a_member_may_keep_its_lines(tmp_path: Path) -> None:
 
 def test_jobs_wait_for_their_turn_at_every_party_and_never_for_each_other(tmp_path: Path) -> None:
     """With a place left at one member and none at the other, nothing begins."""
-    configs = {"east": member_config(tmp_path, "east", parallel=1)}
-    houses = Houses(tmp_path, **configs)
+    houses = Houses(tmp_path, agents={"east": {"parallel": 1}})
     for job in ("one", "two"):
         houses.submit(offer(job))
     houses.turn(6)
     assert (houses.running("one"), houses.running("two")) == ([1, 1, 1], [None] * 3)
     assert houses.states("two") == ["approved"] * 3
-    for name in PARTIES:
-        houses.processes(name).end("one", 0)
+    houses.end()
     houses.turn(4)
     assert houses.running("two") == [1, 1, 1]
 
@@ -250,7 +238,7 @@ def test_each_job_of_a_queue_begins_once_those_that_it_comes_after_have_finished
     tmp_path: Path,
 ) -> None:
     """All are approved by a person before the first begins, and every agent is started again."""
-    houses = Houses(tmp_path, north=member_config(tmp_path, "north", BY_HAND))
+    houses = Houses(tmp_path, {"north": BY_HAND})
     queue = {
         "ids": offer("ids", "align"),
         "model": offer("model", alignment="ids"),
@@ -269,15 +257,14 @@ def test_each_job_of_a_queue_begins_once_those_that_it_comes_after_have_finished
         assert [[job, each] for each in PARTIES] == [
             [other, name] for name in PARTIES for other in houses.processes(name).running
         ]
-        for name in PARTIES:
-            houses.processes(name).end(job, 0)
+        houses.end(job)
         houses.turn(3)
         assert houses.states(job) == ["finished"] * 3
 
 
 @each("end", ["cancelled", "refused", "failed", "expired"])
 def test_what_comes_after_a_job_ends_as_that_one_does(end: State, tmp_path: Path) -> None:
-    houses = Houses(tmp_path, east=member_config(tmp_path, "east", BY_HAND))
+    houses = Houses(tmp_path, {"east": BY_HAND})
     houses.submit(offer("ids", "align"))
     houses.submit(offer("model", alignment="ids"))
     houses.submit(offer("later"), after="model")
@@ -295,9 +282,7 @@ def test_what_comes_after_a_job_ends_as_that_one_does(end: State, tmp_path: Path
 def test_a_clock_that_is_set_ends_no_job_and_a_deadline_goes_on_with_the_next_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, deadline=100.0)}
-    configs["north"] = member_config(tmp_path, "north", BY_HAND)
-    houses = Houses(tmp_path, **configs)
+    houses = Houses(tmp_path, {"north": BY_HAND}, {HOLDER: {"deadline": 100.0}})
     houses.submit(offer())
     houses.turn(3)
     began, passed = time.monotonic(), 0.0
@@ -345,15 +330,11 @@ def test_scores_go_on_while_their_process_gets_on_and_end_where_it_never_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "MOST_DEATHS", 3)
-    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, {"kinds": KINDS})}
-    for name in MEMBERS:
-        configs[name] = member_config(tmp_path, name, {"kinds": KINDS})
-    houses = Houses(tmp_path, **configs)
+    houses = Houses(tmp_path, ALL_KINDS)
     for name in PARTIES:
         own = houses.agents[name].store
         processes.write(own.folder_of("model"), {"data": {}}, [])
-        own.add(offer("model"), "submitted")
-        assert all(own.move("model", s) for s in ("offered", "approved", "running", "finished"))  # type: ignore[arg-type]
+        finished(own, offer("model"))
         own.close("model")
     houses.submit(offer("one", "score", model="model"))
     houses.turn(5)
@@ -429,15 +410,12 @@ def test_processes_of_two_attempts_do_not_meet(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_job_that_scores_takes_no_place_and_lasts_until_it_is_cancelled(tmp_path: Path) -> None:
-    configs: dict[str, Any] = {HOLDER: holder_config(tmp_path, {"kinds": KINDS}, silence=0.3)}
-    for name in MEMBERS:
-        configs[name] = member_config(tmp_path, name, {"kinds": KINDS}, parallel=1)
-    houses = Houses(tmp_path, **configs)
+    agents = {HOLDER: {"silence": 0.3}, **{name: {"parallel": 1} for name in MEMBERS}}
+    houses = Houses(tmp_path, ALL_KINDS, agents)
     trained = offer("model")
     houses.submit(trained)
     houses.turn(5)
-    for name in PARTIES:
-        houses.processes(name).end("model", 0)
+    houses.end("model")
     houses.turn(4)
     assert houses.states("model") == ["finished"] * 3
     houses.submit(offer("one", "score", model="model"))
@@ -467,15 +445,13 @@ CAN_LISTEN = label_holder._can_listen
 
 def test_a_port_is_used_again_as_late_as_can_be_by_whatever_agent(tmp_path: Path) -> None:
     """Members of a job that is over, or that began anew elsewhere, may still knock there."""
-    ports = {"ports": [21000, 21003]}
-    houses = Houses(tmp_path, bank=holder_config(tmp_path, **ports))
+    houses = Houses(tmp_path, agents={HOLDER: {"ports": [21000, 21003]}})
     seen = []
     for number in range(6):
         houses.submit(offer(f"job-{number}", "align"))
         houses.turn(5)
         seen += [job.port for job in houses.holder.store.open_jobs()]
-        for name in PARTIES:
-            houses.processes(name).end(f"job-{number}", 0)
+        houses.end(f"job-{number}")
         houses.turn(5)
         houses.start(HOLDER)
         houses.turn(2)
@@ -679,8 +655,7 @@ def test_a_label_holder_cannot_name_a_path_or_take_another_job_s_place(tmp_path:
         with pytest.raises(messages.MalformedError):
             messages.decode(messages.encode(messages.Orders((order,))))
     houses = began(tmp_path)
-    for name in PARTIES:
-        houses.processes(name).end("one", 0)
+    houses.end()
     houses.turn(3)
     own = houses.holder.store
     own.path.unlink()  # the label holder has lost its folder, and begins to count anew

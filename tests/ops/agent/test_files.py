@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 from tests.damage import damage
-from tests.ops.agent.houses import HOLDER, holder_config, member_config, offer
+from tests.ops.agent.houses import HOLDER, finished, holder_config, member_config, offer
 from tests.refusals import refused
 from tests.rows import each
 
@@ -99,17 +100,6 @@ AGENTS = [
 ]
 
 
-def test_what_is_wrong_with_an_agents_file_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "agent.yaml"
-    for text, words in AGENTS:
-        path.write_text(text)
-        with pytest.raises(ConfigError) as error:
-            load_agent(path)
-        assert words in str(error.value), (text, str(error.value))
-        assert str(error.value).startswith(str(path))
-        assert "\n" not in str(error.value)
-
-
 JOB = "job: {kind: train, members: [north], table: people}\n"
 JOBS = [
     ("epochs: 3", "has no section job"),
@@ -138,14 +128,18 @@ JOBS = [
 ]
 
 
-def test_what_is_wrong_with_a_jobs_file_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    for text, words in JOBS:
+@each("load, cases", [(load_agent, AGENTS), (load_job, JOBS)])
+def test_what_is_wrong_with_a_file_is_one_line(
+    load: Callable[[Path], Any], cases: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "party.yaml"
+    for text, words in cases:
         path.write_text(text)
         with pytest.raises(ConfigError) as error:
-            load_job(path)
+            load(path)
         assert words in str(error.value), (text, str(error.value))
         assert str(error.value).startswith(str(path))
+        assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -154,8 +148,7 @@ def done(tmp_path: Path) -> Store:
     store = Store(tmp_path / "done")
     store.create()
     for name, kind in {"aligned": "align", "model": "train"}.items():
-        store.add(offer(name, kind), "submitted")
-        assert all(store.move(name, s) for s in ("offered", "approved", "running", "finished"))  # type: ignore[arg-type]
+        finished(store, offer(name, kind))
     store.add(offer("lost", "align"), "submitted")
     assert store.move("lost", "expired")
     return store
@@ -166,12 +159,7 @@ NOISED: dict[str, Any] = {
     "settings": json.dumps(
         {
             "method": {"name": "vafl"},
-            "privacy": {
-                "mechanism": "embedding-noise",
-                "clip": 1.0,
-                "epsilon": 1.0,
-                "delta": 0.4,
-            },
+            "privacy": {"mechanism": "embedding-noise", "clip": 1.0, "epsilon": 1.0, "delta": 0.4},
         }
     ),
 }
@@ -253,7 +241,7 @@ def test_a_label_holder_is_held_to_its_own_policy(tmp_path: Path, done: Store) -
         ({"epsilon": 1}, "the job's ε is 2"),
         ({"kinds": ["predict"]}, "policy.kinds"),
     ):
-        config = holder_config(tmp_path, policy)
+        config = holder_config(tmp_path, policy=policy)
         refused(words, RefusedError, check_label_holder, offer("one"), config, done, match=words)
 
 
@@ -272,7 +260,7 @@ EXACT = TRAIN + "privacy: {mechanism: gaussian, clip: 1, epsilon: 2}\nserver: {u
 
 
 def holder(folder: Path, **policy: Any) -> tuple[LabelHolderAgent, Store]:
-    config = holder_config(folder, policy)
+    config = holder_config(folder, policy=policy)
     whole = {"path": str(folder / "people.csv"), "id": "id", "label": "label"}
     tree = config.model_dump() | {"tables": {"people": whole | {"classes": ["no", "yes"]}}}
     store = Store(folder / HOLDER)
@@ -280,10 +268,7 @@ def holder(folder: Path, **policy: Any) -> tuple[LabelHolderAgent, Store]:
     return LabelHolderAgent.model_validate(tree), store
 
 
-def test_a_submitted_job_states_what_it_guarantees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_a_submitted_job_states_what_it_guarantees(tmp_path: Path) -> None:
     table(tmp_path)
     config, store = holder(tmp_path)
     path = tmp_path / "job.yaml"
@@ -298,11 +283,8 @@ def test_a_submitted_job_states_what_it_guarantees(
     assert [submit(path, config, store).job for _ in range(2)] == ["align-1", "align-2"]
 
 
-def test_a_training_is_submitted_before_its_alignment_has_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_is_submitted_before_its_alignment_has_finished(tmp_path: Path) -> None:
     """It states the ε that it asks for; what follows from the number of records is left open."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     table(tmp_path)
     config, store = holder(tmp_path)
     path = tmp_path / "job.yaml"
@@ -441,9 +423,7 @@ def test_a_job_that_scores_is_the_training_s_with_a_section_of_its_own(tmp_path:
 def test_a_job_that_scores_for_nobody_is_refused_when_submitted(tmp_path: Path) -> None:
     table(tmp_path)
     config, store = holder(tmp_path, kinds=["score"])
-    store.add(offer("model"), "submitted")
-    for state in ("offered", "approved", "running", "finished"):
-        assert store.move("model", state)  # type: ignore[arg-type]
+    finished(store, offer("model"))
     served = {"name": "test", "members": ["north", "east"], "certificates": "c", "folder": "f"}
     data = {"name": "table", "path": "p", "id": "id", "label": "label"}
     processes.write(store.folder_of("model"), {"federation": served, "data": data}, [])
