@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import sys
 import time
 import urllib.request
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests import deployments as dep
@@ -79,13 +79,9 @@ def test_prometheus_reads_what_is_there() -> None:
         assert scraped(port)['vertizo_x_total{member="b"}'] == 7
         values["a"] = 3.0
         assert scraped(port)['vertizo_x_total{member="o\\"d"}'] == 3
-        taken = f"127.0.0.1:{port}"
-
-        def second() -> None:
-            with figures_at(taken, figures):
-                pass
-
-        refused("in use", RunError, second, match=f"federation.metrics: .*port {port} is in use")
+        in_use = pytest.raises(RunError, match=f"federation.metrics: .*port {port} is in use")
+        with in_use, figures_at(f"127.0.0.1:{port}", figures):
+            pass
     with pytest.raises(OSError, match="refused"):
         scraped(port)
 
@@ -103,12 +99,9 @@ def test_health_follows_what_it_is_of() -> None:
         assert until(lambda: health(port) == "SERVING", 5)
         ready[0] = False
         assert until(lambda: health(port) == "NOT_SERVING", 5)
-
-        def second() -> None:
-            with health_at(f"127.0.0.1:{port}", lambda: True):
-                pass
-
-        refused("in use", RunError, second, match="federation.health: .* is in use")
+        in_use = pytest.raises(RunError, match=r"federation.health: .* is in use")
+        with in_use, health_at(f"127.0.0.1:{port}", lambda: True):
+            pass
     assert health(port) == "UNAVAILABLE"
 
 
@@ -134,13 +127,10 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("metrics", "prometheus_client", figures_at),
         ("health", "grpc_health.v1.health", health_at),
     ):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
-
-        def enter(at: Any = at) -> None:
-            with at("127.0.0.1:0", list):
-                pass
-
-        refused(key, ConfigError, enter, match=rf"federation.{key} needs .*vertizo\[metrics\]")
+        monkeypatch.setitem(sys.modules, module, None)
+        words = rf"federation.{key} needs .*vertizo\[metrics\]"
+        with pytest.raises(ConfigError, match=words), at("127.0.0.1:0", list):
+            pass
 
 
 def test_addresses_are_checked(tmp_path: Path) -> None:
