@@ -23,6 +23,7 @@ from vertizo.network.transport.grpc_channel import GrpcChannel
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query, Reply, Upload, WirePurpose
+from vertizo.run.loop.job_state import JobState
 
 sklearn_datasets = Lazy("sklearn.datasets")
 
@@ -80,10 +81,15 @@ def replied(service: FederationService, member: str, frame: bytes) -> Reply:
     return found
 
 
+def live(service: FederationService) -> JobState:
+    """The state of a job that has begun."""
+    assert service.state is not None
+    return service.state
+
+
 def state_of(service: FederationService) -> tuple[Any, ...]:
     """Round, parameters, and the bytes that the journal has."""
-    assert service.state is not None
-    party, journal = service.state.job.party, service._archive._store._journal
+    party, journal = live(service).job.party, service._archive._store._journal
     assert journal is not None
     return party.round, party.side.model.parameters.tolist(), journal.size
 

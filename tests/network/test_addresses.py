@@ -74,18 +74,14 @@ def test_what_is_none_is_refused_at_once(tmp_path: Path, text: str, words: str) 
     """In a line, in a file as in Python, before anything is tried."""
     with pytest.raises(ValueError, match="is no address") as error:
         parsed(text, reached=True)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_member_is_told_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
-    for text, words in WRONG:
-        path.write_text(f"federation: {{name: f, server: {text!r}, certificates: c, folder: f}}\n")
-        with pytest.raises(ConfigError) as error:
-            load_join(path)
-        assert words in str(error.value)
-        assert str(error.value).startswith(f"{path}: server {text!r} is no address")
+    path.write_text(f"federation: {{name: f, server: {text!r}, certificates: c, folder: f}}\n")
+    with pytest.raises(ConfigError) as told:
+        load_join(path)
+    assert str(told.value).startswith(f"{path}: server {text!r} is no address")
+    for line in (str(error.value), str(told.value)):
+        assert words in line
+        assert "\n" not in line
 
 
 @each(

@@ -389,14 +389,13 @@ def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
         assert isinstance(say(Confirm(START, bytes(32))), Failed)
 
 
+def sending(points: bytes) -> Callable[[Any], Any]:
+    """What makes of a member's own keys other ones."""
+    return lambda ask: Own(ask.start, ask.piece, points) if isinstance(ask, Own) else ask
+
+
 @needs_psi
 def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
-    def no_points(ask: Any) -> Any:
-        return Own(ask.start, ask.piece, b"\xff" * POINT) if isinstance(ask, Own) else ask
-
-    def small(ask: Any) -> Any:
-        return Own(ask.start, ask.piece, bytes(POINT)) if isinstance(ask, Own) else ask
-
     def all_alike(ask: Any) -> Any:
         if isinstance(ask, Raised):
             return Raised(ask.start, ask.piece, ask.points[:POINT] * (len(ask.points) // POINT))
@@ -404,8 +403,8 @@ def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
 
     with serving(["x", "y"], "private") as service:
         for change, words in (
-            (no_points, "refused: there is something that is no point of"),
-            (small, "refused: there is a point of small order"),
+            (sending(b"\xff" * POINT), "refused: there is something that is no point of"),
+            (sending(bytes(POINT)), "refused: there is a point of small order"),
             (all_alike, "came back as one"),
         ):
             channel = Tapped(DirectChannel(service, "a"), change)

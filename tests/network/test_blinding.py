@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.deployments import DirectChannel
-from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, take_part
+from tests.network.test_alignment import (
+    NAME,
+    Tapped,
+    agree,
+    numbers,
+    scripted,
+    sending,
+    serving,
+    take_part,
+)
 from tests.rows import examples
 
 from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
@@ -29,12 +37,12 @@ from vertizo.network.alignment.messages import (
     Begin,
     Failed,
     Fetch,
+    Finish,
     Own,
     Piece,
     Raised,
     Taken,
     Welcome,
-    decode_ask,
     encode,
 )
 
@@ -194,6 +202,8 @@ def test_a_secret_does_not_show_what_a_point_has_of_small_order() -> None:
     assert len({*curve.again(b"".join(guises))}) == 1
 
 
+SAID = {Begin: encode(Welcome(2, 2, b"")), **dict.fromkeys((Own, Raised), encode(Taken()))}
+"""What a label holder answers to asks, whatever is in them."""
 NOWHERE = (
     0,
     14120622313557551395864952368738766919491919221024615933057518721691269982991,
@@ -212,29 +222,16 @@ def test_hashes_of_no_point_stop_it() -> None:
 
 def test_points_of_the_twist_match_nothing() -> None:
     """Whoever sends them learns of no record, and sees products that equal no record's."""
-    twisted = [coded(u) for u in range(2, 40) if not on_curve(u)][:2]
-    told: list[bytes] = []
-
-    def swapped(ask: Any) -> Any:
-        return Own(ask.start, ask.piece, b"".join(twisted)) if isinstance(ask, Own) else ask
-
+    twisted = b"".join([coded(u) for u in range(2, 40) if not on_curve(u)][:2])
     with serving(["x", "y"], "private") as service:
-        channel = Tapped(DirectChannel(service, "a"), swapped)
+        channel = Tapped(DirectChannel(service, "a"), sending(twisted))
         with pytest.raises(DataError, match="no record is common"):
             take_part(channel, ["x", "y"], "private")
-
-    class LabelHolder:
-        def ask(self, frame: bytes) -> bytes:
-            ask = decode_ask(frame)
-            if isinstance(ask, Begin):
-                return encode(Welcome(2, 2, b""))
-            if isinstance(ask, Own | Raised):
-                told.append(ask.points)
-                return encode(Taken())
-            return encode(Piece(b"".join(twisted)) if isinstance(ask, Fetch) else Failed("enough"))
-
+    answers = {**SAID, Fetch: encode(Piece(twisted)), Finish: encode(Failed("enough"))}
+    channel = Tapped(scripted(answers))
     with pytest.raises(DataError, match="enough"):
-        take_part(LabelHolder(), ["x", "y"], "private")
+        take_part(channel, ["x", "y"], "private")
+    told = [ask.points for ask in channel.asks if isinstance(ask, Own | Raised)]
     sides = [[on_curve(int.from_bytes(u, "little")) for u in cut(part, POINT)] for part in told]
     assert sides == [[True, True], [False, False]]
 
@@ -243,27 +240,15 @@ def test_one_record_in_two_guises_is_refused_by_both() -> None:
     """A point plus one of order 2 is another, but their products with a secret are one."""
     curve = Curve(NAME)
     [good] = curve.blind(["x"])
-    guises = sorted([good, coded(pow(int.from_bytes(good, "little"), -1, PRIME))])
-    assert len(set(curve.again(b"".join(guises)))) == 1
-
-    def twice(ask: Any) -> Any:
-        return Own(ask.start, ask.piece, b"".join(guises)) if isinstance(ask, Own) else ask
-
+    guises = b"".join(sorted([good, coded(pow(int.from_bytes(good, "little"), -1, PRIME))]))
+    assert len(set(curve.again(guises))) == 1
     with serving(["x", "y"], "private") as service:
-        channel = Tapped(DirectChannel(service, "a"), twice)
+        channel = Tapped(DirectChannel(service, "a"), sending(guises))
         with pytest.raises(RunError, match="refused: two of its own elements are one record"):
             take_part(channel, ["x", "y"], "private")
         assert "two of its own" in service.missing()["a"]
-
-    class LabelHolder:
-        def ask(self, frame: bytes) -> bytes:
-            ask = decode_ask(frame)
-            if isinstance(ask, Begin):
-                return encode(Welcome(2, 2, b""))
-            return encode(Taken() if isinstance(ask, Own) else Piece(b"".join(guises)))
-
     with pytest.raises(RunError, match="sent one record twice, by its piece 0"):
-        take_part(LabelHolder(), ["x"], "private")
+        take_part(scripted({**SAID, Fetch: encode(Piece(guises))}), ["x"], "private")
 
 
 def test_the_library_that_was_used_before_finds_the_same() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from tests import deployments as dep
-from tests.network.by_hand import answer_to, begin, query, replied, upload_all
+from tests.network.by_hand import answer_to, begin, live, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.names import PRIVATE
@@ -37,12 +37,11 @@ def serve(config: ServeConfig, queries: int = 1) -> str:
         begin(service)
         if service.failure is not None:
             raise service.failure
-        assert service.state is not None
-        if service.state.phase == "uploading":
+        if live(service).phase == "uploading":
             upload_all(service)
         for number in range(queries):
             replied(service, "north", query(0, number, first=32 * number))
-        return service.state.job.statement.words
+        return live(service).job.statement.words
 
 
 def test_a_second_job_on_the_same_people_does_not_begin(tmp_path: Path) -> None:
@@ -108,8 +107,7 @@ def test_a_job_on_a_ledger_for_several_takes_no_more_than_it_states(
             if service.state is None:
                 begin(service)
                 upload_all(service)
-            assert service.state is not None
-            made = service.state.job
+            made = live(service).job
             releases, most = made.party.side.plan.releases, made.statement.max_participations
             for client, member in enumerate(dep.MEMBERS):
                 for number in range(made.queries):

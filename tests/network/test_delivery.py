@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests import deployments as dep
-from tests.network.by_hand import begin, leave, query, upload_all
+from tests.network.by_hand import begin, leave, live, query, upload_all
 
 from vertizo.network.serving.serving import FederationService
 from vertizo.party.server import ServerParty
@@ -33,8 +33,7 @@ def served(folder: Path, events: list[str], calls: bool, asks: int = 7) -> Any:
             if calls and rest is not None:
                 rest()
         service.tick()
-        assert service.state is not None
-        party = service.state.job.party
+        party = live(service).job.party
         return party.side.model.parameters.tolist(), party._secret_steps
 
 
@@ -75,13 +74,11 @@ def test_a_death_between_an_answer_and_its_step_changes_nothing(
     for number in range(EVERY):
         service.ask("north", query(0, number, first=32 * number), answers.append)
     assert len(answers) == EVERY
-    assert service.state is not None
-    assert service.state.job.party._secret_steps == WARM_UP
+    assert live(service).job.party._secret_steps == WARM_UP
     leave(service)
     with FederationService(config) as again:
-        assert again.state is not None
-        assert again.state.job.party.round == EVERY
-        assert again.state.job.party._secret_steps == WARM_UP + 1
+        assert live(again).job.party.round == EVERY
+        assert live(again).job.party._secret_steps == WARM_UP + 1
     summary = DurableLedger.inspect(tmp_path / "server" / "ledger.sqlite")
     assert (summary.replies, summary.steps) == (EVERY, WARM_UP + 1)
     with FederationService(config) as again:

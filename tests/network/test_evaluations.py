@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import torch
 from tests import deployments as dep
-from tests.network.by_hand import leave
+from tests.network.by_hand import leave, live
 from tests.network.test_faults import SETTINGS, House, run_house
 from tests.rows import each
 
@@ -178,8 +178,7 @@ def hear_again(house: House, config: Any) -> None:
                     told = frames.encode(msgspec.structs.replace(ask, job=service._archive.run))
             service.ask(member, told, lambda answer: None)
             assert service.failure is None, service.failure
-        assert service.state is not None
-        assert service.state.phase == "done"
+        assert live(service).phase == "done"
 
 
 def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:

@@ -218,7 +218,6 @@ def test_deaths_at_the_worst_moments_charge_nothing_twice(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With noise of real parties and a durable ledger: every query charged once, as it was told."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     server = {**dep.PRIVATE["server"], "final_head": "logistic"}
     keys = {**dep.PRIVATE, "server": server}
     config = dep.serve_config(tmp_path, federation={"trial": False}, **keys)
@@ -238,7 +237,6 @@ def test_a_query_that_is_not_in_the_journal_is_not_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a label holder that dies then would charge it again, for another answer."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     config = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
 
     def dies(*_: Any) -> None:
@@ -270,7 +268,6 @@ def begun(
     config = dep.serve_config(tmp_path, federation={"patience": 0.2})
     with FederationService(config) as service:
         begin(service)
-        assert service.state is not None
         yield service, dep.simulated(config)
 
 
@@ -338,7 +335,6 @@ def test_a_replayed_query_is_answered_again_and_not_computed(
 def test_a_full_disk_for_the_ledger_stops_answers_with_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     config = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
     house = House(config, 5, 0)
     full = threading.Event()

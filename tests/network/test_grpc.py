@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from tests.cutter import Cutter
+from tests.processes import held_port
 from tests.waiting import until
 
 from vertizo.core.errors import ConfigError, RunError, ShapeError
@@ -342,22 +343,13 @@ def test_streams_of_another_method_or_a_certificate_that_cannot_be_read_end_alon
 ) -> None:
     with serve(echo, made) as server, channel(made, server.port) as bank:
         assert bank.ask(b"1") == b"1"
+        shop = Credentials.load(made / "one" / "shop")
         with monkeypatch.context() as patched:
             patched.setattr(grpc_channel, "METHOD", "/vertizo.Parties/Tell")
-            with (
-                channel(made, server.port, "shop") as other,
-                pytest.raises(RunError, match="no server of vertizo"),
-            ):
-                other.ask(b"x")
+            assert "no server of vertizo" in refused(made, server.port, shop)
         with monkeypatch.context() as patched:
-            patched.setattr(
-                "vertizo.network.transport.grpc.load_pem_x509_certificate", lambda shown: 1 / 0
-            )
-            with (
-                channel(made, server.port, "shop") as other,
-                pytest.raises(RunError, match="the server failed; its log says how"),
-            ):
-                other.ask(b"x")
+            patched.setattr(grpc_server, "load_pem_x509_certificate", lambda shown: 1 / 0)
+            assert "the server failed; its log says how" in refused(made, server.port, shop)
         assert bank.ask(b"2") == b"2"
     assert echo.left == ["bank"]
 
@@ -373,9 +365,7 @@ def test_a_server_closes_whatever_its_members_are_at(echo: Echo, made: Path) -> 
                 for frame in (b"x", b"later", bytes(300_000), b"held"):
                     way.ask(frame)
 
-    with socket.socket() as place, ThreadPoolExecutor(3) as pool:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        place.bind(("127.0.0.1", 0))  # nobody else is given it while the server is away
+    with held_port() as place, ThreadPoolExecutor(3) as pool:
         port = place.getsockname()[1]
         running = [pool.submit(work, member, port) for member in (*MEMBERS, "silent")]
         for turn in range(20):
@@ -596,8 +586,7 @@ def test_a_long_answer_outlives_many_signs_of_life(echo: Echo, made: Path) -> No
 
 @pytest.mark.full
 def test_patience_ends(made: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # and does not listen
+    with held_port() as unused:
         told: list[str] = []
         port = unused.getsockname()[1]
         with (

@@ -20,6 +20,7 @@ from tests.network.by_hand import (
     answer_to,
     begin,
     leave,
+    live,
     query,
     ready,
     refused,
@@ -37,11 +38,6 @@ from vertizo.network.serving.store import RECORD
 from vertizo.privacy.ledger.durable import DurableLedger
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query, Reply, Upload, WirePurpose
-
-
-@pytest.fixture(autouse=True)
-def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def private(folder: Path, **keys: Any) -> Any:
@@ -112,8 +108,7 @@ def test_a_member_cannot_use_up_the_rounds_of_the_others(tmp_path: Path) -> None
         for number in range(12):
             replied(service, "north", query(0, number, count=1))
         assert "which has 12" in refused(service, "north", query(0, 12, count=1))
-        assert service.state is not None
-        assert service.state.phase == "training"
+        assert live(service).phase == "training"
         replied(service, "east", query(1, 0))
 
 
@@ -122,9 +117,8 @@ def test_a_table_is_taken_in_while_tables_are_wanted_and_not_later(tmp_path: Pat
     with FederationService(config) as service:
         begin(service)
         upload_all(service)
-        assert service.state is not None
-        assert service.state.phase == "training"
-        table = service.state.job.party.side.table
+        assert live(service).phase == "training"
+        table = live(service).job.party.side.table
         before, rows = table.values.clone(), service._archive.records.counts[0]
         zeros = Upload(0, "train", torch.arange(rows), torch.zeros(1, rows, DIM))
         found = frames.decode(answer_to(service, "north", wire.encode(zeros, CODEC)))
@@ -142,10 +136,9 @@ def test_an_older_journal_in_synchronous_rounds_is_one_line(
     service.__enter__()
     begin(service)
     assert service._archive._store.sync  # so that a power cut does not lose them
-    assert service.state is not None
     for round_ in range(3):
         for client, member in enumerate(dep.MEMBERS):
-            batch = wire.decode(service.state.job.party.announce(client), CODEC)
+            batch = wire.decode(live(service).job.party.announce(client), CODEC)
             assert isinstance(batch, Batch)
             values = torch.randn(POINTS, len(batch.ids), DIM)
             frame = wire.encode(Query(client, round_, batch.ids, values), CODEC)
@@ -165,8 +158,7 @@ def test_an_older_journal_in_synchronous_rounds_is_one_line(
             pass
     path.write_bytes(content)
     with FederationService(config) as service:
-        assert service.state is not None
-        assert service.state.job.party.round == 3
+        assert live(service).job.party.round == 3
 
 
 def test_a_ledger_that_was_removed_is_not_made_anew(tmp_path: Path) -> None:
@@ -200,8 +192,7 @@ def test_what_goes_wrong_inside_stops_everything(
     with FederationService(config) as service, monkeypatch.context() as patch:
         begin(service)
         replied(service, "north", query(0, 0))
-        assert service.state is not None
-        side = service.state.job.party.side
+        side = live(service).job.party.side
         answer = side.answer
 
         def broken(*args: Any) -> Any:
@@ -214,8 +205,7 @@ def test_what_goes_wrong_inside_stops_everything(
         with pytest.raises(ZeroDivisionError):
             service.tick()
     with FederationService(config) as again:
-        assert again.state is not None
-        assert again.state.job.party.round == 2  # computed from the journal, and charged once
+        assert live(again).job.party.round == 2  # computed from the journal, and charged once
     run = (tmp_path / "server" / "run_name").read_text()
     with DurableLedger.open(tmp_path / "server" / "ledger.sqlite", run) as ledger:
         answered = [ledger.answered(client) is not None for client in range(4)]
@@ -227,8 +217,7 @@ def test_a_trial_states_no_guarantee_whatever_it_is_made_of(tmp_path: Path) -> N
     for number, keys in enumerate((dep.PRIVATE, {"privacy": noise})):
         with FederationService(dep.serve_config(tmp_path / str(number), **keys)) as service:
             begin(service)
-            assert service.state is not None
-            statement = service.state.job.statement
+            statement = live(service).job.statement
             assert statement.guarantee == "none"
             assert "trial" in statement.words
             assert statement.epsilon is statement.epsilon_published is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
-from tests.network.by_hand import begin
+from tests.network.by_hand import begin, live
 from tests.rows import each
 from torch import Tensor, nn
 
@@ -66,14 +66,13 @@ def test_a_job_keeps_modules_whole(tmp_path: Path) -> None:
     config = dep.serve_config(tmp_path, method={"name": "vafl"}, server=server, **dep.IN_STEP)
     with FederationService(config) as service, dep.ticking(service):
         dep.joined(members(tmp_path, Whole), dep.direct(service))
-        assert service.state is not None
-        live: Any = service.state.job.party.side.model.state()
-        (note,) = service.state.job.party.side.notes
+        ours: Any = live(service).job.party.side.model.state()
+        (note,) = live(service).job.party.side.notes
         assert "as PyTorch has it" in note
     ended = checkpoint.load(tmp_path / "server" / "checkpoints" / "last.safetensors")["state"]
     kept = ended["course"]["parameters"]
-    assert kept["rest"].keys() == live["rest"].keys()
-    assert all(torch.equal(kept["rest"][name], live["rest"][name]) for name in live["rest"])
+    assert kept["rest"].keys() == ours["rest"].keys()
+    assert all(torch.equal(kept["rest"][name], ours["rest"][name]) for name in ours["rest"])
     for member in dep.MEMBERS:
         state = checkpoint.load(tmp_path / member / "model.safetensors")["parameters"]
         assert int(state["rest"]["norm.num_batches_tracked"]) > 0
@@ -121,8 +120,7 @@ def test_what_a_job_rests_on_is_stated(tmp_path: Path) -> None:
     words = "each member's client.model, where it is code of the member's own"
     with FederationService(ours) as service:
         begin(service)
-        assert service.state is not None
-        statement = service.state.job.statement
+        statement = live(service).job.statement
     assert "each client's features against the other clients" in statement.covers
     (only,) = statement.assumptions
     assert only.startswith(words)

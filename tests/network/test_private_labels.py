@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
-from tests.network.by_hand import begin, query, replied
+from tests.network.by_hand import begin, live, query, replied
 from tests.network.test_faults import run_house
 from tests.rows import each
 
@@ -68,9 +68,8 @@ def serve(config: ServeConfig) -> tuple[str, torch.Tensor]:
         begin(service)
         if service.failure is not None:
             raise service.failure
-        assert service.state is not None
-        party = service.state.job.party
-        return service.state.job.statement.words, party.side.labels
+        party = live(service).job.party
+        return live(service).job.statement.words, party.side.labels
 
 
 def test_a_second_job_uses_those_of_the_first_or_does_not_begin(tmp_path: Path) -> None:
@@ -98,7 +97,6 @@ def test_a_second_job_uses_those_of_the_first_or_does_not_begin(tmp_path: Path) 
 def test_a_trial_promises_nothing(tmp_path: Path) -> None:
     with FederationService(dep.serve_config(tmp_path, privacy=RESPONSE)) as service:
         begin(service)
-        assert service.state is not None
-        assert service.state.job.statement.guarantee == "none"
+        assert live(service).job.statement.guarantee == "none"
         replied(service, "north", query(0, 0))
     assert not (tmp_path / "server" / "labels").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.network.test_grpc import Echo
+from tests.processes import held_port
 from tests.refusals import refused
 
 from vertizo.core.errors import RunError
@@ -77,9 +77,7 @@ def test_a_member_shows_its_new_certificate_when_it_connects_again(tmp_path: Pat
     issue(tmp_path, "holder", [], [], 30)
     holder = Credentials.load(tmp_path / "holder")
     first, latest = rotating(folder, serving=False, told=told)
-    with socket.socket() as held:  # given to nobody else while its owner is away
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
+    with held_port() as held:
         place = f"localhost:{held.getsockname()[1]}"
         listen = f"127.0.0.1:{held.getsockname()[1]}"
         with closing(GrpcChannel(place, first, patience=20.0, latest=latest)) as channel:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tests import deployments as dep
 from tests.deployments import DirectChannel, GoneError
 from tests.lazy import Lazy
-from tests.network.by_hand import NAMES, holder_config, member
+from tests.network.by_hand import NAMES, holder_config, live, member
 from tests.refusals import refused
 from tests.rows import each
 
@@ -136,8 +136,7 @@ def test_a_job_waits_for_a_silent_member_and_names_it(
     named = [line for line in notices if "waiting for" in line]
     assert [line for line in named if "west" in line] == named
     assert not served.finished.is_set()
-    assert served.state is not None
-    answered = list(map(served.state.job.party.next_number, range(4)))
+    answered = list(map(live(served).job.party.next_number, range(4)))
     if timing == "asynchronous":  # it held nobody up
         assert answered[:3] == [12, 12, 12]
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests import deployments as dep
-from tests.network.by_hand import over_grpc
+from tests.network.by_hand import live, over_grpc
 from tests.rows import each
 
 from vertizo.network.serving import frames
@@ -133,7 +133,6 @@ def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
             (done,) = dep.joined([dep.join_config(tmp_path, "north")], channel)
         assert done.queries == 2
         assert service._archive.traffic.table > 256 * 2**20
-        assert service.state is not None
-        values = service.state.job.party.side.table.values
+        values = live(service).job.party.side.table.values
         assert values.numel() * 4 > 256 * 2**20
         assert bool((values.abs().sum(1) > 0).all())
