@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 from tests import deployments as dep
 from tests.lazy import Lazy
 
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network.serving import frames
 from vertizo.network.serving.joining import Member
 from vertizo.network.serving.options import JoinConfig, ServeConfig
+from vertizo.network.serving.predicting import NewRecords, PredictingService, help_predict
 from vertizo.network.serving.serving import FederationService
 from vertizo.network.transport.authority import issue
 from vertizo.network.transport.certificates import Credentials
@@ -159,6 +162,23 @@ def member(tables: Path, folder: Path, name: str, **federation: Any) -> JoinConf
     here = {"name": "t", "server": "h:1", "certificates": folder, "folder": folder / name}
     data = {"path": tables / f"{name}.csv", "id": "key"}
     return JoinConfig.model_validate({"federation": {**here, **federation}, "data": data})
+
+
+def new_records(tables: Path, name: str) -> NewRecords:
+    """A party's new people."""
+    return NewRecords(tables / f"{name}.new.csv", "key", CsvFormat(), "t")
+
+
+def predicted_together(service: PredictingService, tables: Path, folder: Path) -> torch.Tensor:
+    """The logits of all new people, to which every member gives its part."""
+
+    def work(name: str) -> int:
+        channel = dep.DirectChannel(service, name)
+        return help_predict(member(tables, folder, name), new_records(tables, name), channel)
+
+    assert dep.together([partial(work, name) for name in NAMES]) == [69, 69]
+    assert service.finished.wait(120)
+    return service.logits()
 
 
 def holder_config(

@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,17 +17,23 @@ from pydantic import ValidationError
 from tests import deployments as dep
 from tests.deployments import DirectChannel, GoneError
 from tests.lazy import Lazy
-from tests.network.by_hand import NAMES, holder_config, live, member
+from tests.network.by_hand import (
+    NAMES,
+    holder_config,
+    live,
+    member,
+    new_records,
+    predicted_together,
+)
 from tests.refusals import refused
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError, RunError, WireError
 from vertizo.core.names import Head
-from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network.serving import frames, service
 from vertizo.network.serving.frames import Ready, Send
 from vertizo.network.serving.options import JoinConfig, ServeConfig, load_join, load_serve
-from vertizo.network.serving.predicting import NewRecords, PredictingService, help_predict
+from vertizo.network.serving.predicting import PredictingService, help_predict
 from vertizo.network.serving.serving import FederationService
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
@@ -247,10 +252,6 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
 # Parties with tables of their own, and new records.
 
 
-def new_records(tables: Path, name: str) -> NewRecords:
-    return NewRecords(tables / f"{name}.new.csv", "key", CsvFormat(), "t")
-
-
 @each("head", ["private", "raw"])
 def test_tables_of_real_parties_train_and_predict(head: Head, tables: Path, trained: Path) -> None:
     """With a label holder that has columns of its own; new records are scored by what was so."""
@@ -258,14 +259,7 @@ def test_tables_of_real_parties_train_and_predict(head: Head, tables: Path, trai
     assert (summary if head == "private" else summary["raw_head"])["test_accuracy"] > 0.9
     records = new_records(tables, "bank")
     predicting = PredictingService(holder_config(tables, trained), records, head=head)
-
-    def help_with(name: str) -> int:
-        config, channel = member(tables, trained, name), DirectChannel(predicting, name)
-        return help_predict(config, new_records(tables, name), channel)
-
-    assert dep.together([partial(help_with, name) for name in NAMES]) == [69, 69]
-    assert predicting.finished.wait(120)
-    logits = predicting.logits()
+    logits = predicted_together(predicting, tables, trained)
     truth = torch.from_numpy(
         sklearn_datasets.load_breast_cancer().target[500:]
     )  # 0 is malignant, our class 1
@@ -289,14 +283,8 @@ def test_one_upload_of_real_parties_trains_and_predicts(tables: Path, tmp_path: 
     assert predicting.head == "raw"
     with pytest.raises(RunError, match="trains nothing but its raw head; predict with --head raw"):
         PredictingService(config, new_records(tables, "bank"), head="private")
-
-    def help_with(name: str) -> int:
-        channel = DirectChannel(predicting, name)
-        return help_predict(member(tables, tmp_path, name), new_records(tables, name), channel)
-
-    assert dep.together([partial(help_with, name) for name in NAMES]) == [69, 69]
-    assert predicting.finished.wait(120)
-    assert predicting.logits().softmax(1).amax(1).mean() > 0.8
+    logits = predicted_together(predicting, tables, tmp_path)
+    assert logits.softmax(1).amax(1).mean() > 0.8
 
 
 def test_other_records_are_refused(tables: Path, tmp_path: Path) -> None:
@@ -348,15 +336,12 @@ def test_a_job_that_is_over_says_so_at_once_and_waits_shortly(
     clock, notices = Clock(monkeypatch), list[str]()
     config = holder_config(tables, shutil.copytree(trained, tmp_path / "copied"))
     with FederationService(config, notices.append) as served:
-        assert notices == [
-            "the job is finished; members that missed its end have 10 s to ask",
-        ]
+        assert notices == ["the job is finished; members that missed its end have 10 s to ask"]
         served.tick()
         assert not served.finished.is_set()
-        clock.now += 10.1
-        served.tick()
-        clock.now += 10.1
-        served.tick()
+        for _ in range(2):
+            clock.now += 10.1
+            served.tick()
         assert served.finished.is_set()
 
 

@@ -6,20 +6,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.deployments import DirectChannel, GoneError, together
-from tests.network.by_hand import NAMES, holder_config, member
+from tests.deployments import DirectChannel, GoneError
+from tests.network.by_hand import NAMES, holder_config, member, new_records, predicted_together
 from torch import Tensor
 
 from vertizo.core.names import Head
 from vertizo.data.own_tables.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network.serving.options import ScoringOptions
-from vertizo.network.serving.predicting import NewRecords, PredictingService, help_predict
+from vertizo.network.serving.predicting import PredictingService
 from vertizo.network.serving.trained_model import LabelHolderModel
 from vertizo.ops.scoring.member import ScoringMember
 from vertizo.ops.scoring.scorer import Scorer
@@ -107,19 +106,13 @@ def scoring_of(
     service = ScoringService(config, model, own, notices.append)
     scorer = Scorer(service, config.scoring, folder, notices.append)
     made = Scoring(tables, trained, config.scoring, service, scorer, token, notices)
-    made.keys = list(NewRecords(tables / "bank.new.csv", "key", CsvFormat(), "t").keys)
+    made.keys = list(new_records(tables, "bank").keys)
     return made
 
 
 def predicted(tables: Path, trained: Path, head: Head = "private") -> dict[str, Tensor]:
     """Logits of `vertizo predict` for all new records, by key."""
-    records = {n: NewRecords(tables / f"{n}.new.csv", "key", CsvFormat(), "t") for n in NAMES}
-    own = NewRecords(tables / "bank.new.csv", "key", CsvFormat(), "t")
+    own = new_records(tables, "bank")
     service = PredictingService(holder_config(tables, trained), own, head=head)
-
-    def work(name: str) -> int:
-        channel = DirectChannel(service, name)
-        return help_predict(member(tables, trained, name), records[name], channel)
-
-    together([partial(work, name) for name in NAMES])
-    return dict(zip(own.keys, torch.unbind(service.logits()), strict=True))
+    logits = predicted_together(service, tables, trained)
+    return dict(zip(own.keys, torch.unbind(logits), strict=True))
