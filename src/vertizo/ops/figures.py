@@ -73,10 +73,8 @@ class ServedFigures:
         for name in ("waiting", *STAGES):
             words = "1 for the phase that the job is in."
             yield Figure("vertizo_phase", words, name == phase, {"phase": name})
-        if state is not None:
-            yield from self._of(state)
-
-    def _of(self, state: JobState) -> Iterator[Figure]:
+        if state is None:
+            return
         job, made = state.job, state.job.party.round
         yield Figure("vertizo_rounds_total", "Steps of the server in this job.", made)
         yield Figure("vertizo_rounds_planned", "Steps that the whole job has.", job.rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,12 +21,8 @@ def agent(
     from vertizo.ops.agent.options import MemberAgent, load_agent
 
     chosen = load_agent(config)
-    errors = log.errors()
+    notice = partial(say, console=log.errors())
     log.about(chosen.agent.name)
-
-    def notice(line: str) -> None:
-        say(line, errors)
-
     from vertizo.network.transport.certificates import Credentials
 
     credentials = Credentials.load(chosen.agent.certificates)
@@ -42,4 +39,4 @@ def agent(
             from vertizo.ops.agent.label_holder import LabelHolder
 
             LabelHolder(chosen, store, notice).serve(stopped)
-    say("stopped; the same command takes its jobs up again", errors)
+    notice("stopped; the same command takes its jobs up again")

@@ -93,9 +93,7 @@ def _as_label_holder(
     from vertizo.ops.scoring.service import ScoringService
     from vertizo.run.trained.prediction import coverage_of
 
-    def notice(line: str) -> None:
-        say(line, errors)
-
+    notice = partial(say, console=errors)
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     model = LabelHolderModel(config, head)
@@ -133,10 +131,7 @@ def _as_member(config: JoinConfig, data: Path | None, table: str | None) -> None
     from vertizo.ops.scoring.member import ScoringMember
 
     errors, options = log.errors(), config.federation
-
-    def notice(line: str) -> None:
-        say(line, errors)
-
+    notice = partial(say, console=errors)
     keep_freed_memory()
     with (
         closing(connect(options, errors)) as channel,
