@@ -215,12 +215,10 @@ def test_a_failure_behind_a_proxy_is_not_the_proxys(monkeypatch: pytest.MonkeyPa
         assert (proxy_trouble(details, "why", "holder.example:1") is not None) is found
     monkeypatch.setenv("https_proxy", "http://No.Such.Proxy:3128")
     details = "errors resolving no.such.proxy:3128: [field:hostname lookup error]"
-    kind, line = proxy_trouble(details, "the host name is not known", "holder.example:1") or (
-        "",
-        "",
-    )
-    assert (kind, line.partition(";")[0]) == (
-        "dead",
-        "the proxy no.such.proxy:3128, which https_proxy names, cannot be reached: the host name "
-        "is not known",
+    trouble = proxy_trouble(details, "the host name is not known", "holder.example:1")
+    assert trouble is not None
+    proxy = "the proxy no.such.proxy:3128, which https_proxy names"
+    assert trouble[0] == "dead"
+    assert trouble[1].partition(";")[0] == (
+        f"{proxy}, cannot be reached: the host name is not known"
     )

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +24,7 @@ from tests.waiting import PATIENT, until
 from vertizo.network.transport.authority import issue
 from vertizo.ops.agent import children as children_module
 from vertizo.ops.agent.children import PROCESS, Children, Ended, end_left_over
+from vertizo.ops.agent.jobs.states import AFTER
 from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.launch import TAKEN
 from vertizo.ops.agent.options import LabelHolderAgent, load_agent
@@ -188,13 +188,7 @@ class Agents:
 
     def finish(self, job: str) -> None:
         def over() -> bool:
-            assert self.states(job)[0] in (
-                "submitted",
-                "offered",
-                "approved",
-                "running",
-                "finished",
-            )
+            assert self.states(job)[0] in {*AFTER} - {"failed", "refused", "cancelled", "expired"}
             return self.states(job) == ["finished"] * len(self.parties)
 
         assert until(over, PATIENT, 0.2), self.words
@@ -253,10 +247,6 @@ def test_training_goes_on_when_agents_and_processes_are_killed(agents: Agents) -
     agents.assert_charged_once()
 
 
-def _says(log: Path, words: str) -> bool:
-    return words in log.read_text()
-
-
 def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: Agents) -> None:
     """Those of the old one are worth nothing from then on, and no process was told of it."""
     for turn in ("first", "second"):
@@ -272,8 +262,7 @@ def test_certificates_of_a_new_authority_are_taken_up_while_a_job_runs(agents: A
                 file.replace(agents.folder / "certs" / name / file.name)
         # the other one's process goes on, and shows the new certificate to the one that begins
         assert agents.kill_process(dies, "model")
-        shown = partial(_says, logs[stays], taken)
-        assert until(shown, PATIENT), agents.words
+        assert until(lambda log=logs[stays]: taken in log.read_text(), PATIENT), agents.words
     agents.finish("model")
     assert [(agents.folder / f"{name}.log").read_text().count(taken) for name in PARTIES] == [2, 2]
     assert [log.read_text().count(taken) for log in logs.values()] == [1, 1]

@@ -244,10 +244,7 @@ def test_what_a_member_sends_is_used_only_where_it_fits(scoring: Make) -> None:
                 target=lambda found=found: found.append(made.service.logits(keys, PATIENT))
             )
             caller.start()
-            until = time.monotonic() + 120
-            while not answers:
-                assert time.monotonic() < until
-                time.sleep(0.005)
+            assert until(lambda answers=answers: bool(answers), 120)
             want = frames.decode(answers[0])
             assert isinstance(want, Want)
             assert list(want.keys) == keys
