@@ -42,8 +42,7 @@ def _needed(module: str, package: str, key: str) -> Any:
         ) from None
 
 
-@contextmanager
-def figures_at(listen: str, figures: Callable[[], Iterable[Figure]]) -> Iterator[int]:
+def figures_at(listen: str, figures: Callable[[], Iterable[Figure]]) -> AbstractContextManager[int]:
     """Answer Prometheus at an address inside; yield the port. RunError if it cannot listen."""
     prometheus = _needed("prometheus_client", "prometheus-client", "metrics")
     _needed("uvicorn", "uvicorn", "metrics")
@@ -70,8 +69,7 @@ def figures_at(listen: str, figures: Callable[[], Iterable[Figure]]) -> Iterator
     registry.register(Collected())
     app = prometheus.make_asgi_app(registry)
     limits = http_server.Limits.of_files(MOST_SCRAPES)
-    with http_server.http_at("federation.metrics", listen, app, limits) as port:
-        yield port
+    return http_server.http_at("federation.metrics", listen, app, limits)
 
 
 def served_at(listen: str, *subject: Any) -> AbstractContextManager[int]:

@@ -99,18 +99,13 @@ class Member(Agent):
 
     def report(self, channel: Channel) -> None:
         """Report the states of all jobs, and follow the orders; RunError if refused."""
-        report = Report(
-            protocol=messages.PROTOCOL,
-            federation=self.config.agent.name,
-            parallel=self.config.agent.parallel,
-            jobs=self._standings(),
-        )
+        agent = self.config.agent
+        report = Report(messages.PROTOCOL, agent.name, agent.parallel, self._standings())
         answer = channel.ask(messages.encode(report))
         try:
             orders = messages.decode(answer)
         except WireError as error:
-            server = self.config.agent.server
-            raise RunError(f"what answers at {server} is no agent's: {error}") from None
+            raise RunError(f"what answers at {agent.server} is no agent's: {error}") from None
         if isinstance(orders, Rejection):
             raise RunError(f"the label holder's agent refused: {orders.words}")
         if not isinstance(orders, Orders):

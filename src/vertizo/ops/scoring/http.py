@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -144,21 +143,13 @@ def _content(found: Scores) -> bytes:
     return f'{{"job": {job}, "scores": {found.frame.write_json()}, "missing": {missing}}}'.encode()
 
 
-@contextmanager
-def http_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
+def http_at(options: ScoringOptions, scorer: Scorer) -> AbstractContextManager[int]:
     """Answer at ``scoring.http`` inside; yield the port, 0 if none is wanted.
 
     RunError if it cannot listen there, ConfigError if the certificate cannot be used.
     """
     if options.http is None:
-        yield 0
-        return
-    with http_server.http_at(
-        "scoring.http",
-        options.http,
-        application(scorer, options.most),
-        http_server.Limits.of_files(MOST_CONNECTIONS),
-        options.certificate,
-        options.key,
-    ) as port:
-        yield port
+        return nullcontext(0)
+    app, limits = application(scorer, options.most), http_server.Limits.of_files(MOST_CONNECTIONS)
+    files = options.certificate, options.key
+    return http_server.http_at("scoring.http", options.http, app, limits, *files)
