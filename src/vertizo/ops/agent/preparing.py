@@ -141,7 +141,14 @@ def _made(
         epsilons.append((noise.epsilon, noise.delta))
     epsilon, delta = max(epsilons, default=(None, None))
     if waits and epsilon is not None and not served.is_label_free:  # whose ε is 0 for any number
-        epsilon = _asked_for(path, served, plain.alignment, epsilon)
+        wanted = served.privacy.epsilon  # to which noise is calibrated, however many are aligned
+        if wanted is None:
+            raise ConfigError(
+                f"{path}: privacy.epsilon is not set, and {plain.alignment!r} has not finished: "
+                "what ε the noise comes to depends on the records that it leaves; set it, or "
+                "submit later"
+            )
+        epsilon = max(wanted, epsilon)
     offer = replace(
         plain, settings=known.settings, covers=tuple(covers), epsilon=epsilon, delta=delta
     )
@@ -149,14 +156,3 @@ def _made(
     if ledger is not None:
         begun[0]["privacy"]["ledger"] = str(ledger.expanduser().absolute())
     return offer, "" if ledger is None else str(ledger.expanduser().resolve()), begun
-
-
-def _asked_for(path: Path, served: ServeConfig, alignment: str, foreseen: float) -> float:
-    """The ε to which noise will be calibrated, for any number of aligned records."""
-    wanted = served.privacy.epsilon
-    if wanted is None:
-        raise ConfigError(
-            f"{path}: privacy.epsilon is not set, and {alignment!r} has not finished: what ε the "
-            "noise comes to depends on the records that it leaves; set it, or submit later"
-        )
-    return max(wanted, foreseen)

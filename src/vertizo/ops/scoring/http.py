@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from vertizo.core.version import VERSION
 from vertizo.network.serving.options import ScoringOptions
 from vertizo.network.transport import http_server
-from vertizo.ops.scoring.scorer import LONGEST_ID, NotScoredError, Reason, Scorer, Scores
+from vertizo.ops.scoring.scorer import LONGEST_ID, NotScoredError, Reason, Scorer
 
 STATUS: dict[Reason, int] = {"unknown": 401, "limited": 429, "invalid": 400, "unavailable": 503}
 HEADERS: dict[Reason, dict[str, str]] = {
@@ -114,7 +114,9 @@ def application(scorer: Scorer, most: int) -> FastAPI:
             content = json.dumps({"error": str(error)}, ensure_ascii=False)
             status, headers = STATUS[error.reason], HEADERS.get(error.reason)
             return Response(content, status, headers, "application/json")
-        return Response(_content(found), media_type="application/json")
+        job, missing = json.dumps(found.job), json.dumps(found.missing, ensure_ascii=False)
+        whole = f'{{"job": {job}, "scores": {found.frame.write_json()}, "missing": {missing}}}'
+        return Response(whole.encode(), media_type="application/json")
 
     @app.get("/health", responses={200: {"description": "The process lives."}})
     async def health() -> dict[str, str]:
@@ -136,11 +138,6 @@ def application(scorer: Scorer, most: int) -> FastAPI:
 
     app.openapi = described  # type: ignore[method-assign]
     return app
-
-
-def _content(found: Scores) -> bytes:
-    job, missing = json.dumps(found.job), json.dumps(found.missing, ensure_ascii=False)
-    return f'{{"job": {job}, "scores": {found.frame.write_json()}, "missing": {missing}}}'.encode()
 
 
 def http_at(options: ScoringOptions, scorer: Scorer) -> AbstractContextManager[int]:

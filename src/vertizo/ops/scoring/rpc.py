@@ -129,10 +129,8 @@ def grpc_at(options: ScoringOptions, scorer: Scorer) -> Iterator[int]:
             if options.certificate is None or options.key is None:
                 port = server.add_insecure_port(options.grpc)
             else:
-                port = server.add_secure_port(
-                    options.grpc,
-                    grpc.ssl_server_credentials([_pair(options.key, options.certificate)]),
-                )
+                pair = _pair(options.key, options.certificate)
+                port = server.add_secure_port(options.grpc, grpc.ssl_server_credentials([pair]))
         except RuntimeError:
             why = why_not_listening(options.grpc)
             raise RunError(f"scoring.grpc: cannot listen on {options.grpc}: {why}") from None
