@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 from PIL import ImageFont
+from tests.words import says
 
 import vertizo as vz
 from vertizo.cli.init import init
@@ -62,8 +63,7 @@ def test_every_method_has_a_page_with_its_drawing_bytes_and_options() -> None:
     for name, options in METHODS.items():
         text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
         made = (f"<!-- made: bytes {name} -->", f"<!-- made: options {name} -->")
-        for part in (f"]({name}.svg)", *made):
-            assert part in text, (name, part)
+        says(text, f"]({name}.svg)", *made, case=name)
         for option in options.model_fields:
             assert option == "name" or f"`method.{option}`" in text, (name, option)
         assert re.findall(r"^## (.+)$", text, re.MULTILINE) == sections, name

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.commands import run
 
-from vertizo.__main__ import main
 from vertizo.run.loop.training import Training
 
 ROOT = Path(__file__).parents[1]
@@ -24,11 +24,9 @@ def block(language: str) -> str:
     return found[1]
 
 
-def vertizo(line: str, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> None:
-    monkeypatch.setattr("sys.argv", shlex.split(line))
-    with pytest.raises(SystemExit) as done:
-        main()
-    assert (done.value.code or 0) == code, line
+def vertizo(line: str, code: int = 0) -> None:
+    program, *words = shlex.split(line)
+    assert (program, run(*words)) == ("vertizo", code), line
 
 
 @pytest.fixture
@@ -44,9 +42,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.full
-def test_the_pages_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_commands(folder: Path) -> None:
     for line in block("sh").splitlines():
-        vertizo(line, monkeypatch)
+        vertizo(line)
     summary = json.loads((folder / "runs/sign/summary.json").read_text())
     assert summary["method"] == "my_method:SignVfl"
     assert summary["privacy"]["guarantee"] == "none"
@@ -63,7 +61,7 @@ def test_the_pages_method_keeps_the_contract(folder: Path) -> None:
 def test_a_run_that_stopped_goes_on_to_the_same_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vertizo("vertizo train run.yaml --out whole --set seed=1", monkeypatch)
+    vertizo("vertizo train run.yaml --out whole --set seed=1")
     evaluate, seen = Training._evaluate, []
 
     def stop_later(self: Training) -> None:
@@ -75,17 +73,15 @@ def test_a_run_that_stopped_goes_on_to_the_same_end(
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_evaluate", stop_later)
         part = "vertizo train run.yaml --out part --set seed=1 --set checkpoint_seconds=0"
-        vertizo(part, monkeypatch, code=130)
-    vertizo("vertizo train --resume part", monkeypatch)
+        vertizo(part, code=130)
+    vertizo("vertizo train --resume part")
     ends = [json.loads((folder / each / "summary.json").read_text()) for each in ("whole", "part")]
     assert len({(end["test_accuracy"], end["test_loss"]) for end in ends}) == 1
 
 
-def test_noise_gives_a_method_that_declares_nothing_no_guarantee(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_gives_a_method_that_declares_nothing_no_guarantee(folder: Path) -> None:
     more = "--set privacy.noise_std=1 --set seed=0 --set server.update=none"
-    vertizo(f"vertizo train run.yaml --out noised {more}", monkeypatch)
+    vertizo(f"vertizo train run.yaml --out noised {more}")
     summary = json.loads((folder / "noised/summary.json").read_text())
     assert summary["privacy"]["guarantee"] == "none"
     assert summary["privacy"].get("epsilon") is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import Vertizo, sets
+from tests.commands import Vertizo, sets
 from tests.rows import each
 
 from vertizo.run.results.folder import RunFolder
@@ -41,8 +41,7 @@ def test_nothing_goes_on_with_another_table(vertizo: Vertizo, command: str) -> N
     """Figures of the two would stand side by side, as if of one."""
     write(1)
     arguments = COMMANDS[command]
-    first = vertizo(*arguments)
-    assert first.code == 0, first.err
+    assert vertizo(*arguments).code == 0
     out = Path(command)
     again = ("train", "--resume", "train") if command == "train" else arguments
     if command == "train":  # a finished run is only shown

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Refuses, Vertizo
+from tests.commands import Refuses, Vertizo
+from tests.words import says
 
 from vertizo.lab.attacks.choice import ATTACKS
 
@@ -14,10 +15,8 @@ TINY = ("--set", "data.limit=80", "--seeds", "2")
 
 
 def test_one_attack(vertizo: Vertizo) -> None:
-    result = vertizo("attack", "direct-client", *TINY, "--out", "found")
-    assert (result.code, result.err) == (0, "")
-    for words in ("direct-client on vafl", "1.000 ± 0.000", "control", "no proof", "found"):
-        assert words in result.out
+    out = vertizo("attack", "direct-client", *TINY, "--out", "found").quietly()
+    says(out, "direct-client on vafl", "1.000 ± 0.000", "control", "no proof", "found")
     found = json.loads(Path("found/attacks.json").read_text())
     assert found["command"].startswith("vertizo attack direct-client")
     (trials,) = found["results"]
@@ -27,9 +26,8 @@ def test_one_attack(vertizo: Vertizo) -> None:
 
 def test_json_is_the_last_line(vertizo: Vertizo) -> None:
     settings = ("--set", "method.name=dpzv", "--set", "seed=5")
-    result = vertizo("attack", "designed-query", *TINY, *settings, "--json")
-    assert (result.code, result.err) == (0, "")
-    (trials,) = json.loads(result.out.splitlines()[-1])["results"]
+    out = vertizo("attack", "designed-query", *TINY, *settings, "--json").quietly()
+    (trials,) = json.loads(out.splitlines()[-1])["results"]
     assert trials["method"] == "dpzv"
     assert trials["seeds"] == [5, 6]
     assert trials["figures"]["accuracy"]["mean"] == 1.0
@@ -38,11 +36,9 @@ def test_json_is_the_last_line(vertizo: Vertizo) -> None:
 @pytest.mark.full
 def test_the_table(vertizo: Vertizo) -> None:
     chosen = ("--methods", "vafl,dpzv", "--attacks", "direct-client,gradient-matching")
-    result = vertizo("attack", "table", *TINY, *chosen)
-    assert (result.code, result.err) == (0, "")
-    for words in ("vafl", "noise", "n/a: gradient-matching on dpzv", "1.000 ± 0.000"):
-        assert words in result.out
-    assert "…" not in result.out
+    out = vertizo("attack", "table", *TINY, *chosen).quietly()
+    says(out, "vafl", "noise", "n/a: gradient-matching on dpzv", "1.000 ± 0.000")
+    assert "…" not in out
 
 
 def test_a_configuration_of_ones_own(vertizo: Vertizo) -> None:
@@ -88,7 +84,5 @@ def test_what_is_wrong_is_one_line(refuses: Refuses) -> None:
 
 
 def test_attacks_are_listed(vertizo: Vertizo) -> None:
-    result = vertizo("list", "attacks")
-    assert (result.code, result.err) == (0, "")
-    for name in ATTACKS:
-        assert name in result.out
+    out = vertizo("list", "attacks").quietly()
+    says(out, *ATTACKS)

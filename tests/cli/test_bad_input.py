@@ -13,7 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from tests.cli.conftest import Refuses, Vertizo, sets
+from tests.commands import Refuses, Vertizo, sets
+from tests.words import says
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
@@ -350,8 +351,7 @@ def test_what_is_no_mistake(loans: Callable[..., None], here: Path, vertizo: Ver
     changed = table(line(1, HEADER.replace(",", " , ")), cell(9, "income", "n/a"))
     quoted = changed.replace("cook", '"night\ncook"').replace("\n", "\r\n")
     loans(gzip.compress(("\ufeff" + quoted.replace(",", "\t")).encode()))
-    result = vertizo("train", "loans.yaml", "--set", "data.delimiter=tab", "--json")
-    assert result.code == 0, result.err
+    assert vertizo("train", "loans.yaml", "--set", "data.delimiter=tab", "--json").code == 0
     assert (here / "runs" / "loans-dpzv-seed0" / "summary.json").is_file()
 
 
@@ -498,8 +498,7 @@ def test_a_run_that_diverges(vertizo: Vertizo) -> None:
     ):
         result = vertizo("train", "good.yaml", *sets("epochs=5", *settings))
         assert result.code == 2, settings
-        for word in ("diverged", "round", "learning_rate"):
-            assert word in result.line, settings
+        says(result.line, "diverged", "round", "learning_rate", case=settings)
 
 
 @pytest.mark.usefixtures("prepared")

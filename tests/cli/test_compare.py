@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.cli.conftest import Refuses, Vertizo
+from tests.commands import TINY, Refuses, Vertizo
 from tests.methods.test_reported import OWN
 from tests.waiting import until
+from tests.words import says
 
 from vertizo.cli.console import grid, parts, print_table, say
 from vertizo.lab.commands.studies import bar
@@ -30,22 +31,19 @@ def table(out: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
-    result = vertizo("compare", "--methods", "vafl,split", *tiny, "--out", "both")
-    assert (result.code, result.err) == (0, "")
-    assert "digits, 4 clients, 1 seed" in result.out
-    assert result.out.count("┏") == 1, "one table"
-    assert max(map(len, table(result.out))) <= 80
-    for words in ("vafl", "split", "accuracy %", "best control", "its controls: ", "none"):
-        assert words in result.out
-    command = ("compare", "--methods", "vafl,split", *tiny, "--out", "both", "--details")
+def test_the_table(vertizo: Vertizo) -> None:
+    out = vertizo("compare", "--methods", "vafl,split", *TINY, "--out", "both").quietly()
+    assert "digits, 4 clients, 1 seed" in out
+    assert out.count("┏") == 1, "one table"
+    assert max(map(len, table(out))) <= 80
+    says(out, "vafl", "split", "accuracy %", "best control", "its controls: ", "none")
+    command = ("compare", "--methods", "vafl,split", *TINY, "--out", "both", "--details")
     detailed = vertizo(*command).out
-    for words in ("frozen", "random", "bytes to", "label-free,", "peak MiB"):
-        assert words in detailed
+    says(detailed, "frozen", "random", "bytes to", "label-free,", "peak MiB")
     found = json.loads(Path("both/comparison.json").read_text())
     accuracy = found["methods"]["vafl"]["test_accuracy"]
-    assert f"{100 * accuracy[0]:.2f}" in result.out
-    assert "…" not in result.out
+    assert f"{100 * accuracy[0]:.2f}" in out
+    assert "…" not in out
     assert len(list(Path("both").glob("*/*/summary.json"))) == 8
 
 
@@ -61,13 +59,12 @@ def test_methods_of_one_s_own_in_processes(vertizo: Vertizo, here: Path) -> None
     assert vertizo("compare", "one.yaml", *options, "one").code == 0
     failed = vertizo("compare", "both.yaml", *options, "both")
     assert failed.code == 2
-    assert "both/bad/seed" in failed.err
-    assert "method Own: told failed in own.py" in failed.err
+    says(failed.err, "both/bad/seed", "method Own: told failed in own.py")
 
 
 @pytest.mark.full
-def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
-    command = ("compare", "--methods", "vafl", "--no-controls", *tiny, "--json")
+def test_a_second_time_nothing_is_run_again(vertizo: Vertizo) -> None:
+    command = ("compare", "--methods", "vafl", "--no-controls", *TINY, "--json")
     first = vertizo(*command)
     stamps = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("summary.json")}
     assert len(stamps) == 1
@@ -99,10 +96,8 @@ MISTAKES = """\
 """
 
 
-def test_what_is_wrong_is_one_line_and_leaves_nothing(
-    refuses: Refuses, tiny: tuple[str, ...]
-) -> None:
-    refuses(MISTAKES, "compare", *tiny)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(refuses: Refuses) -> None:
+    refuses(MISTAKES, "compare", *TINY)
 
 
 def test_a_folder_that_holds_a_run_is_refused(refuses: Refuses, here: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.cli.conftest import Vertizo
 from tests.cli.test_predict import TABLE
+from tests.commands import Vertizo
 from tests.damage import drawn, each_file, survey
 from tests.once import Once
 
@@ -190,8 +190,7 @@ def test_a_configuration_that_was_edited_says_what_to_do(
     ended = vertizo("train", "--resume", folder)
     assert ended.code == 2
     assert f"if you edited it, begin a run of it: vertizo train {config} --out" in ended.line
-    ended = vertizo("train", config, "--out", "again")
-    assert ended.code == 0
+    assert vertizo("train", config, "--out", "again").code == 0
     assert f"note: {config} is not as it was written; it is taken as it is now" in caplog.messages
     assert json.loads(Path("again/summary.json").read_text())["epochs"] == 4
 

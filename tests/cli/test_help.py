@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Vertizo
+from tests.commands import Vertizo
 
 import vertizo as package
 from vertizo.cli import list as listing
@@ -53,13 +53,12 @@ def test_every_command_has_help(vertizo: Vertizo) -> None:
     found = list(commands((), program()))
     assert {words[0] for words, _, _ in found} >= {"train", "compare", "privacy", "serve", "list"}
     for words, command, line in found:
-        said = vertizo(*words, "--help")
-        assert (said.code, said.err) == (0, ""), words
-        text = " ".join(said.out.split())
+        out = vertizo(*words, "--help").quietly()
+        text = " ".join(out.split())
         assert text.startswith(f"Usage: vertizo {' '.join(words)}"), words
         assert command.help.partition("\n\n")[0] == line, f"{words}: two first lines"
         assert line in text, words
-        assert "  --help" in said.out, words
+        assert "  --help" in out, words
         for parameter in command.params:
             assert parameter.help, f"{words}: nothing about {parameter.name}"
             assert parameter.param_type_name == "argument" or parameter.opts[0] in text, words
@@ -164,9 +163,7 @@ def test_completion_can_be_shown_and_installed(
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     monkeypatch.setenv("HOME", str(here))
     for shell in ("bash", "zsh", "fish"):
-        shown = vertizo("--show-completion", shell)
-        assert (shown.code, shown.err) == (0, "")
-        assert "_VERTIZO_COMPLETE=complete_" in shown.out
+        assert "_VERTIZO_COMPLETE=complete_" in vertizo("--show-completion", shell).quietly()
         assert vertizo("--install-completion", shell).code == 0
     assert "vertizo" in (here / ".bashrc").read_text()
 
@@ -180,9 +177,8 @@ def test_list_names_and_explains_all(vertizo: Vertizo) -> None:
         ("mechanisms", set(MECHANISMS)),
         ("trackers", set(TRACKERS)),
     ):
-        result = vertizo("list", kind)
-        assert (result.code, result.err) == (0, "")
-        first = {line.split()[0]: line.split()[1:] for line in result.out.splitlines() if line}
+        listed = vertizo("list", kind).quietly().splitlines()
+        first = {line.split()[0]: line.split()[1:] for line in listed if line}
         assert set(first) >= names
         for name in names:
             assert len(first[name]) > 2, name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.cli.conftest import Refuses, Vertizo, sets
+from tests.commands import Refuses, Vertizo, sets
 from tests.failing_disk import disk_below
 
 from vertizo.config import schema
@@ -20,14 +20,13 @@ from vertizo.run.experiment import Experiment
 
 @pytest.mark.full
 def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: Path) -> None:
-    made = vertizo("init", "a bank")
-    assert (made.code, made.err) == (0, "")
+    said = vertizo("init", "a bank").quietly()
     assert sorted(path.name for path in (here / "a bank").iterdir()) == [
         "config.yaml",
         "customers.csv",
         "private.yaml",
     ]
-    named, *commands = made.out.splitlines()
+    named, *commands = said.splitlines()
     assert named.startswith("a bank: ")
     train, report, plan, private = (shlex.split(line)[1:] for line in commands)
 
@@ -36,14 +35,12 @@ def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: P
     assert len(data.labels["train"]) == example.trained(600)
     assert set(data.parties) == set(example.PARTNERS)
 
-    trained = vertizo(*train[:2], "--json", *sets("epochs=30"))
-    assert trained.code == 0, trained.err
-    assert json.loads(trained.out)["test_auc"] > 0.8
+    trained = vertizo(*train[:2], "--json", *sets("epochs=30")).well()
+    assert json.loads(trained)["test_auc"] > 0.8
     assert vertizo(*report[:1], *here.glob("runs/*")).code == 0
     assert vertizo(*plan).code == 0
-    guaranteed = vertizo(*private, "--json")
-    assert guaranteed.code == 0, guaranteed.err
-    assert json.loads(guaranteed.out)["privacy"]["epsilon"] <= 1.0
+    guaranteed = vertizo(*private, "--json").well()
+    assert json.loads(guaranteed)["privacy"]["epsilon"] <= 1.0
 
 
 def test_a_larger_table_begins_as_the_small_one(vertizo: Vertizo, here: Path) -> None:
@@ -95,9 +92,8 @@ def test_nothing_is_replaced(vertizo: Vertizo, refuses: Refuses, here: Path) -> 
 
 
 def test_the_files_of_real_parties_come_with_the_package(vertizo: Vertizo, here: Path) -> None:
-    made = vertizo("init", "hos pital", "--parties")
-    assert (made.code, made.err) == (0, "")
-    assert made.out.splitlines()[1] == "  cd 'hos pital'"
+    out = vertizo("init", "hos pital", "--parties").quietly()
+    assert out.splitlines()[1] == "  cd 'hos pital'"
     names = {path.name for path in (here / "hos pital").iterdir()}
     for party in ("hospital", "lab", "clinic"):
         files = {f"{party}{end}" for end in (".csv", ".new.csv", ".yaml", ".agent.yaml")}

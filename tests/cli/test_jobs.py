@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Refuses, Vertizo
 from tests.cli.test_help import imported
+from tests.commands import Refuses, Vertizo
 from tests.ops.agent.houses import offer
 
 from vertizo.ops.agent.jobs.messages import Standing
@@ -40,9 +40,8 @@ def stores(here: Path) -> dict[str, Store]:
 
 
 def test_a_member_approves_and_refuses(vertizo: Vertizo, stores: dict[str, Store]) -> None:
-    said = vertizo("approve", "one", "--agent", "north.yaml")
-    assert said.out.startswith("one is approved; no agent runs")
-    assert said.code == 0
+    said = vertizo("approve", "one", "--agent", "north.yaml").well()
+    assert said.startswith("one is approved; no agent runs")
     with stores["north"].alone():
         said = vertizo("refuse", "one", "--why", "not these people", "--agent", "north.yaml")
     assert said.out == "one is refused\n"
@@ -128,8 +127,7 @@ def test_a_submission_waits_for_an_agent_that_is_being_started(
     looks = iter([False, False, True])
     monkeypatch.setattr(Store, "is_in_use", property(lambda store: next(looks, True)))
     said = vertizo("submit", "ids.yaml", "--agent", "bank.yaml")
-    assert said.code == 0, said.err
-    assert said.out.startswith("align-1: align on people with north, east")
+    assert said.well().startswith("align-1: align on people with north, east")
     assert said.err.count("no agent runs on") == 1
     assert stores["bank"].job("align-1") is not None
 

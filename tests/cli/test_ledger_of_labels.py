@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import Vertizo
+from tests.commands import Vertizo
 
 LABELS = ("privacy.mechanism=randomised-response", "privacy.epsilon=1", "privacy.ledger=labels")
 RUN = ("data.name=digits", "data.limit=60", "epochs=1", "seed=0", "method.name=vafl")
@@ -17,9 +17,8 @@ def test_it_is_made_shown_and_used_again(vertizo: Vertizo) -> None:
     shown = vertizo("privacy", "ledger", "show", "labels").out
     assert "ε = 1 at δ = 0, once; all runs on them are free" in shown
     assert "label advantage: at most 0.147" in shown  # of ten classes: (e − 1)/(e + 9)
-    again = vertizo("train", *settings("seed=1", "method.name=dpzv"), "--out", "second")
-    assert again.code == 0
-    assert "all runs on the private labels in 'labels' together" in " ".join(again.out.split())
+    out = vertizo("train", *settings("seed=1", "method.name=dpzv"), "--out", "second").well()
+    assert "all runs on the private labels in 'labels' together" in " ".join(out.split())
 
 
 def test_what_it_is_not_for_is_refused_in_a_line(vertizo: Vertizo) -> None:

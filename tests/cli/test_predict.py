@@ -6,7 +6,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.cli.conftest import Refuses, Vertizo, sets
+from tests.commands import Refuses, Vertizo, sets
+from tests.words import says
 
 from vertizo.cli.predict import predict_offline
 from vertizo.run.trained.prediction import predict
@@ -35,9 +36,7 @@ def test_a_file_of_predictions(run: Path, capfd: pytest.CaptureFixture[str]) -> 
     predict_offline(run, Path("things.csv"), Path("out.csv"), id_column="name")
     said = capfd.readouterr()
     assert said.err == ""
-    assert "60 records in out.csv" in said.out
-    assert "scores: loss" in said.out
-    assert "no guarantee covers them" in said.out
+    says(said.out, "60 records in out.csv", "scores: loss", "no guarantee covers them")
     found = pl.read_csv("out.csv")
     assert found.columns == ["name", "prediction", "probability_no", "probability_yes"]
     assert found["name"].to_list() == [f"n{i}" for i in range(60)]
@@ -124,9 +123,8 @@ def test_what_covers_the_raw_head_is_said(run: Path, vertizo: Vertizo, refuses: 
     settings = ("server.final_head=logistic",)
     assert vertizo("train", "run/config.yaml", *sets(*settings), "--out", "headed").code == 0
     for head, words in (("raw", "nothing covers these predictions"), ("private", "no guarantee")):
-        done = vertizo("predict", "headed", "--head", head, "--out", "out.csv")
-        assert done.code == 0
-        assert words in done.out.splitlines()[-1]
+        out = vertizo("predict", "headed", "--head", head, "--out", "out.csv").well()
+        assert words in out.splitlines()[-1]
 
 
 def test_the_runs_own_test_records(run: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Refuses, Vertizo, sets
+from tests.commands import TINY, Refuses, Vertizo, sets
 from tests.rows import each
+from tests.words import says
 
 from vertizo.run.results import checkpoint
 
@@ -23,10 +24,8 @@ CHARGED = f"{{epochs: 1, batch_size: 20, data: {{limit: 60}}, server: {{update: 
 
 def test_plan_prints_figures_of_mnist(vertizo: Vertizo) -> None:
     """DPZV's σ gives 106.6 by the replies of all clients and 23.23 by one's own."""
-    outcome = vertizo("privacy", *MNIST, "--server", "none")
-    assert (outcome.code, outcome.err) == (0, "")
-    for figure in ("106.6", "23.23", "44.495", "30.62", "no bound", "advantage 0.154", "57.7 %"):
-        assert figure in outcome.out
+    out = vertizo("privacy", *MNIST, "--server", "none").quietly()
+    says(out, "106.6", "23.23", "44.495", "30.62", "no bound", "advantage 0.154", "57.7 %")
 
 
 @pytest.mark.full
@@ -50,9 +49,8 @@ def test_plan_warns_where_noise_is_all_there_is(vertizo: Vertizo) -> None:
     """3,600 records with 3 % positives gave an AUC of 0.545 at ε = 1."""
     small = shlex.split("plan --records 3600 --clients 3 --epsilon 1 --delta 1e-5")
     replies = ("--epochs", "5", "--batch", "180")
-    outcome = vertizo("privacy", *small, *replies, "--positives", "0.03")
-    assert "Warning: signal to noise is 0.2" in outcome.out
-    assert "label-statistic" in outcome.out
+    said = vertizo("privacy", *small, *replies, "--positives", "0.03")
+    says(said.out, "Warning: signal to noise is 0.2", "label-statistic")
     found = json.loads(vertizo("privacy", *small, *replies, "--json").out)
     assert found["signal_to_noise"].keys() == {"replies", "server"}
     large = [word.replace("3600", "60000") for word in small]
@@ -128,15 +126,13 @@ def test_a_plan_of_many_steps_says_that_it_takes_long(
 
 
 def test_a_run_and_a_configuration_are_explained(
-    vertizo: Vertizo, tiny: tuple[str, ...], here: Path, refuses: Refuses
+    vertizo: Vertizo, here: Path, refuses: Refuses
 ) -> None:
     settings = sets("privacy={mechanism: gaussian, clip: 1, epsilon: 2}", "server.update=none")
-    assert vertizo("train", *tiny, *settings, "--out", "run").code == 0
-    outcome = vertizo("privacy", "explain", "run")
-    assert outcome.code == 0
-    for word in ("Guarantee: exact", "Protected", "Not protected", "δ = 1e-05", "validation"):
-        assert word in outcome.out
-    assert "the label advantage is at most" in " ".join(outcome.out.split())
+    assert vertizo("train", *TINY, *settings, "--out", "run").code == 0
+    said = vertizo("privacy", "explain", "run").well()
+    says(said, "Guarantee: exact", "Protected", "Not protected", "δ = 1e-05", "validation")
+    assert "the label advantage is at most" in " ".join(said.split())
     words = json.loads(vertizo("privacy", "explain", "run", "--json").out)
     assert words["guarantee"] == "exact"
     assert set(words) >= {"guarantee", "summary", "protected", "not_protected", "how"}
@@ -156,10 +152,9 @@ def test_a_members_folder_is_explained_by_what_it_knows(
     refuses("lab | the job is not over; `vertizo join`", "privacy", "explain")
     told = {"words": "ε is 1.", "own_words": "Nothing protects them.", "queries": 3}
     checkpoint.keep(here / "lab" / "summary.json", json.dumps(told).encode())
-    outcome = vertizo("privacy", "explain", "lab")
-    assert outcome.code == 0
-    assert "what this party sent: Nothing protects them." in outcome.out
-    assert "as the label holder says, which nobody here can check: ε is 1." in outcome.out
+    said = vertizo("privacy", "explain", "lab").well()
+    assert "what this party sent: Nothing protects them." in said
+    assert "as the label holder says, which nobody here can check: ε is 1." in said
     found = json.loads(vertizo("privacy", "explain", "lab", "--json").out)
     assert found == {"own_words": "Nothing protects them.", "words": "ε is 1."}
 
@@ -175,9 +170,7 @@ def create(vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch) -> tup
 def test_a_ledger_is_made_used_and_shown(
     vertizo: Vertizo, create: tuple[str, ...], here: Path
 ) -> None:
-    made = vertizo(*create, "own.sqlite", "c.yaml", "--runs", "2")
-    assert made.code == 0
-    assert "0.0 % of μ²" in made.out
+    assert "0.0 % of μ²" in vertizo(*create, "own.sqlite", "c.yaml", "--runs", "2").well()
     assert vertizo(*create, "own.sqlite", "c.yaml").line
     own = ("train", "c.yaml", "--set", "privacy.ledger=own.sqlite", "--out", "run")
     with_controls = vertizo(*own, "--controls")  # three runs of a ledger for two
@@ -205,12 +198,10 @@ def test_a_second_ledger_for_the_same_records(vertizo: Vertizo, create: tuple[st
     for setting in ("seed=3", "seed=4", "data.limit=40"):
         again = vertizo(*create, "second.sqlite", "c.yaml", "--set", setting)
         assert again.code == 2, setting
-        assert "records are charged to the ledger" in again.line
-        assert "first.sqlite" in again.line
+        says(again.line, "records are charged to the ledger", "first.sqlite")
     first = ("c.yaml", *sets("privacy.ledger=first.sqlite", "seed=3"), "--out", "before")
     assert vertizo("train", *first).code == 0
-    made = vertizo(*create, "second.sqlite", "c.yaml", "--set", "seed=3", "--further")
-    assert made.code == 0
+    assert vertizo(*create, "second.sqlite", "c.yaml", "--set", "seed=3", "--further").code == 0
     own = sets("privacy.ledger=second.sqlite", "seed=4")
     assert vertizo("train", "c.yaml", *own, "--out", "run").code == 0
     shown = vertizo("privacy", "ledger", "show", "second.sqlite").out
@@ -236,8 +227,7 @@ def test_private_labels_beside_a_ledger(vertizo: Vertizo, create: tuple[str, ...
     assert refused.code == 2
     assert "ledger create FILE CONFIG --further" in refused.line
     made = vertizo(*create, "labels", "c.yaml", *response, "--further")
-    assert made.code == 0, made
-    assert "set apart for private labels" in made.out
+    assert "set apart for private labels" in made.well()
     assert "--runs is 2" in vertizo(*create, "more", "c.yaml", *response, "--runs", "2").line
     assert vertizo(*on_file).code == 0  # the refused one left no folder
     explained = " ".join(vertizo("privacy", "explain", "run").out.split())
@@ -258,8 +248,7 @@ def test_a_ledger_knows_the_records_of_a_table(
     )
     for number, identifier in enumerate(("data.id=who", "data.drop=[who]")):
         monkeypatch.setenv("XDG_STATE_HOME", str(here / f"state{number}"))
-        made = vertizo(*create, f"one{number}.sqlite", "c.yaml", *sets(identifier))
-        assert made.code == 0, made.err
+        assert vertizo(*create, f"one{number}.sqlite", "c.yaml", *sets(identifier)).code == 0
         other = sets(identifier, "data.path=two.csv")
         refused = vertizo(*create, f"two{number}.sqlite", "c.yaml", *other)
         assert refused.code == 2
@@ -274,8 +263,7 @@ def test_a_ledger_of_a_label_holder(vertizo: Vertizo, create: tuple[str, ...], h
         f"{NOISED}, {federation}}}"
     )
     made = vertizo(*create, "people.sqlite", "bank.yaml", "--runs", "3")
-    assert made.code == 0, made.err
-    assert "54 records, 2 clients" in made.out
+    assert "54 records, 2 clients" in made.well()
     assert not (here / "run").exists()
 
 
@@ -285,8 +273,7 @@ def test_intrinsic_figures_of_a_run(vertizo: Vertizo, refuses: Refuses) -> None:
     for method in ("czofo", "dpzv"):
         vertizo("train", "--set", f"method.name={method}", *small, "--out", method)
     words = vertizo("privacy", "intrinsic", "czofo", "--repeats", "5")
-    assert words.code == 0
-    assert words.out.startswith("No privacy guarantee")
+    assert words.well().startswith("No privacy guarantee")
     figures = json.loads(vertizo("privacy", "intrinsic", "czofo", "--repeats", "5", "--json").out)
     assert figures["variance"] > 0
     assert (figures["repeats"], figures["records"]) == (5, 90)
@@ -299,19 +286,15 @@ def test_audit_of_a_configuration(vertizo: Vertizo, here: Path, refuses: Refuses
         "{epochs: 1, batch_size: 8, data: {limit: 40, parties: 2}, server: {update: none}, "
         "privacy: {mechanism: gaussian, clip: 1, epsilon: 1}}"
     )
-    outcome = vertizo("privacy", "audit", "c.yaml", "--trials", "20", "--json")
-    assert outcome.code == 0
-    rows = json.loads(outcome.out)
+    rows = json.loads(vertizo("privacy", "audit", "c.yaml", "--trials", "20", "--json").well())
     assert rows
     assert all(row["bound"]["epsilon"] <= 1 for row in rows)
     refuses("method.name=vafl | vafl", "privacy", "audit", "--set")
 
 
-def test_a_dossier_is_written_signed_and_verified(
-    vertizo: Vertizo, tiny: tuple[str, ...], refuses: Refuses
-) -> None:
+def test_a_dossier_is_written_signed_and_verified(vertizo: Vertizo, refuses: Refuses) -> None:
     assert vertizo("certs", "certs", "--server", "bank").code == 0
-    assert vertizo("train", *tiny, "--out", "run").code == 0
+    assert vertizo("train", *TINY, "--out", "run").code == 0
     plain = vertizo("privacy", "dossier", "run", "--out", "plain.html")
     assert plain.out.splitlines()[0] == "plain.html"
     assert "not signed" in plain.out

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.cli.conftest import Outcome, Vertizo, sets
+from tests.commands import TINY, Outcome, Vertizo, sets
 from tests.same import same
 from tests.waiting import until
+from tests.words import says
 
 from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment
@@ -40,62 +41,54 @@ def no_constant(name: str) -> None:
 
 
 def test_without_a_configuration_a_new_folder_is_made_each_time(
-    vertizo: Vertizo, tiny: tuple[str, ...], here: Path
+    vertizo: Vertizo, here: Path
 ) -> None:
     for folder, more in (
         ("runs/digits-dpzv-seed0", []),
         ("runs/digits-dpzv-seed0-2", []),
         ("runs/digits-vafl-seed3", sets("method.name=vafl", "seed=3")),
     ):
-        result = vertizo("train", *tiny, *more)
-        assert (result.code, result.err) == (0, "")
-        assert f"run folder: {folder}" in result.out
+        out = vertizo("train", *TINY, *more).quietly()
+        assert f"run folder: {folder}" in out
         assert (here / folder / "summary.json").is_file()
     assert len(list((here / "runs").iterdir())) == 3
 
 
 @pytest.mark.full
-def test_the_closing_table_and_a_folder_as_it_is(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
+def test_the_closing_table_and_a_folder_as_it_is(vertizo: Vertizo) -> None:
     for name in ("run [bold]", "run[/x]", "[red]run", "a b"):
-        result = vertizo("train", *tiny, "--details", "--out", name)
-        assert result.code == 0
-        assert f"run folder: {name}\n" in result.out
+        out = vertizo("train", *TINY, "--details", "--out", name).well()
+        assert f"run folder: {name}\n" in out
     summary = json.loads(Path(name, "summary.json").read_text())
     accuracy, loss = f"{100 * summary['test_accuracy']:.2f} %", f"{summary['test_loss']:.4f}"
-    for words in ("dpzv on digits", accuracy, loss, "48", "No privacy guarantee"):
-        assert words in result.out
+    says(out, "dpzv on digits", accuracy, loss, "48", "No privacy guarantee")
 
 
-def test_a_file_with_settings_on_top_and_json(
-    vertizo: Vertizo, tiny: tuple[str, ...], here: Path
-) -> None:
+def test_a_file_with_settings_on_top_and_json(vertizo: Vertizo, here: Path) -> None:
     (here / "my.yaml").write_text("seed: 5\nmethod: {name: cascaded}\n")
-    result = vertizo("train", "my.yaml", *tiny, "--out", "a/b/run", "--json")
-    assert (result.code, result.err) == (0, "")
+    out = vertizo("train", "my.yaml", *TINY, "--out", "a/b/run", "--json").quietly()
     settings = RunFolder(Path("a/b/run")).config()
     assert (settings.seed, settings.method.name, settings.epochs) == (5, "cascaded", 2)
-    assert result.out.count("\n") == 1
-    summary = json.loads(result.out, parse_constant=no_constant)
+    assert out.count("\n") == 1
+    summary = json.loads(out, parse_constant=no_constant)
     assert summary == json.loads(Path("a/b/run/summary.json").read_text())
     assert summary["rounds"] == 48
 
 
 def test_json_where_the_terminal_knows_no_greek(
-    vertizo: Vertizo, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = sets("privacy={mechanism: gaussian, clip: 1, noise_std: 1}")
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding="latin-1", write_through=True) as latin:
         monkeypatch.setattr(sys, "stdout", latin)
-        assert vertizo("train", *tiny, *noise, "--json").code == 0
+        assert vertizo("train", *TINY, *noise, "--json").code == 0
         monkeypatch.undo()
         assert "μ" in json.loads(raw.getvalue().decode("latin-1"))["privacy"]["words"]
 
 
 @pytest.mark.full
-def test_a_bar_on_a_terminal(
-    vertizo: Vertizo, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_on_a_terminal(vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -104,16 +97,14 @@ def test_a_bar_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", shown)
     # So long that the bar is drawn between two evaluations, after which there is no loss yet.
-    result = vertizo("train", *tiny, "--set", "epochs=400", "--json")
-    assert result.code == 0
-    assert json.loads(result.out)["rounds"] == 9600
-    for word in ("dpzv", "9,600 rounds", "acc", "loss", "MB", "no ε"):
-        assert word in shown.getvalue()
+    out = vertizo("train", *TINY, "--set", "epochs=400", "--json").well()
+    assert json.loads(out)["rounds"] == 9600
+    says(shown.getvalue(), "dpzv", "9,600 rounds", "acc", "loss", "MB", "no ε")
 
 
 @pytest.mark.full
 def test_a_run_does_not_depend_on_where_it_is_repeated_or_continued(
-    vertizo: Vertizo, tiny: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+    vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files beside the configuration are found again from any folder."""
     (here / "mine").mkdir()
@@ -123,21 +114,17 @@ def test_a_run_does_not_depend_on_where_it_is_repeated_or_continued(
         "data: {root: files}\n"
         "client: {model: {name: function, path: 'rules.py:apply', num_parameters: 2}}\n"
     )
-    first = vertizo("train", "mine/run.yaml", *tiny, "--out", "run", "--json")
-    assert (first.code, first.err) == (0, "")
+    first = vertizo("train", "mine/run.yaml", *TINY, "--out", "run", "--json").quietly()
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     for arguments in (["../run/config.yaml"], ["--resume", "../run"]):
         (here / "run" / "summary.json").unlink(missing_ok=True)
-        again = vertizo("train", *arguments, "--json")
-        assert (again.code, again.err) == (0, "")
-        assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
+        out = vertizo("train", *arguments, "--json").quietly()
+        assert timeless(json.loads(out)) == timeless(json.loads(first))
 
 
 @pytest.mark.full
-def test_controls_stand_beside_the_run_and_can_be_added_later(
-    vertizo: Vertizo, tiny: tuple[str, ...], here: Path
-) -> None:
+def test_controls_stand_beside_the_run_and_can_be_added_later(vertizo: Vertizo, here: Path) -> None:
     def check(run: Path) -> None:
         for control in CONTROLS:
             folder = RunFolder(run / "controls" / control)
@@ -146,17 +133,15 @@ def test_controls_stand_beside_the_run_and_can_be_added_later(
             assert summary["control"] == folder.config().control == control
             assert summary["rounds"] == (0 if control == "label-free" else 48)
 
-    result = vertizo("train", *tiny, "--controls", "--out", "both")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.count("┏") == 1, "one table"
-    for words in ("frozen", "random", "label-free,", "bytes up", "privacy"):
-        assert words in result.out
-    assert "balanced" not in result.out
+    out = vertizo("train", *TINY, "--controls", "--out", "both").quietly()
+    assert out.count("┏") == 1, "one table"
+    says(out, "frozen", "random", "label-free,", "bytes up", "privacy")
+    assert "balanced" not in out
     assert "balanced" in vertizo("train", "--resume", "both", "--details").out
-    assert "ε = 0" in result.out
-    assert re.search("^controls: .*test accuracy .* the run's ", result.out, re.MULTILINE)
+    assert "ε = 0" in out
+    assert re.search("^controls: .*test accuracy .* the run's ", out, re.MULTILINE)
     check(here / "both")
-    vertizo("train", *tiny, "--out", "run")
+    vertizo("train", *TINY, "--out", "run")
     before = json.loads((here / "run" / "summary.json").read_text())
     added = vertizo("train", "--resume", "run", "--controls", "--json")
     assert added.out.count("\n") == 1
@@ -167,13 +152,12 @@ def test_controls_stand_beside_the_run_and_can_be_added_later(
     check(here / "run")
 
 
-def test_resuming(vertizo: Vertizo, tiny: tuple[str, ...], here: Path) -> None:
+def test_resuming(vertizo: Vertizo, here: Path) -> None:
     """A finished run is shown again; another begins where it stopped."""
-    first = vertizo("train", *tiny, "--out", "run", "--json")
+    first = vertizo("train", *TINY, "--out", "run", "--json")
     before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
-    again = vertizo("train", "--resume", "run", "--json")
-    assert (again.code, again.err) == (0, "")
-    assert json.loads(again.out) == json.loads(first.out)
+    again = vertizo("train", "--resume", "run", "--json").quietly()
+    assert json.loads(again) == json.loads(first.out)
     assert {path: path.read_bytes() for path in before} == before
     (here / "run" / "summary.json").unlink()
     with (here / "run" / "metrics.jsonl").open("a") as file:
@@ -274,19 +258,17 @@ def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.count("\n")) == (130, "", 1)
-    for word in ("stopped in round", "--resume", "my run"):
-        assert word in err
+    says(err, "stopped in round", "--resume", "my run")
     assert RunFolder(folder).summary() is None
     stopped = RunFolder(folder).load("last")["server"]["round"]
     assert f"round {stopped}" in err
-    again = vertizo("train", "--resume", "my run", "--json")
-    assert again.code == 0
+    assert vertizo("train", "--resume", "my run", "--json").code == 0
     assert_same(folder, reference / "run")
 
 
 @pytest.fixture
 def stopping(
-    here: Path, tiny: tuple[str, ...], vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
+    here: Path, vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Outcome]:
     """Train, and press Ctrl-C after so many calls of a client's model; none if negative."""
     (here / "stopping.py").write_text(
@@ -302,7 +284,7 @@ def stopping(
 
     def train(calls: int, *arguments: str) -> Outcome:
         monkeypatch.setenv("STOP", str(calls))
-        return vertizo("train", *tiny, *sets(model), *arguments)
+        return vertizo("train", *TINY, *sets(model), *arguments)
 
     return train
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import Refuses, Vertizo, program, run
 from tests.once import Once
 
-from vertizo.cli.main import main
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import CONTROLS
 from vertizo.lab import comparison as comparisons
 from vertizo.lab.engines import Processes, Run
+from vertizo.lab.processes import Inline
 from vertizo.run.experiment import Experiment
 
 TINY = ("data.limit=60", "batch_size=9", "epochs=3")
@@ -26,7 +26,6 @@ EXACT = (
     "privacy.epsilon=3",
     "server.update=none",
 )
-Call = Callable[..., tuple[int, str, str]]
 CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
 
 
@@ -49,23 +48,23 @@ def ran(out: Path, *overrides: str) -> Path:
 @pytest.fixture
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Call:
-    """The program with these arguments, in the test's folder: exit code, output, errors."""
+) -> Vertizo:
+    """The program, in the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
+    return program(capfd)
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["vertizo", *map(str, arguments)])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        return code, *capfd.readouterr()
 
-    return run
+@pytest.fixture
+def refuses(call: Vertizo, tmp_path: Path) -> Refuses:
+    return Refuses(call, tmp_path)
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a command are made in this process."""
+    monkeypatch.setattr("vertizo.lab.engines.processes", lambda *_, **__: nullcontext(Inline()))
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,7 @@ def attacks(once: Once) -> Path:
     """Figures of an attack, made by the command."""
 
     def make(folder: Path) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            command = ["attack", "direct-client", "--seeds", "2", "--set", "data.limit=60"]
-            patch.setattr("sys.argv", ["vertizo", *command, "--out", str(folder)])
-            with pytest.raises(SystemExit) as end:
-                main()
-        assert end.value.code in (0, None)
+        command = ["attack", "direct-client", "--seeds", "2", "--set", "data.limit=60"]
+        assert run(*command, "--out", folder) == 0
 
     return once("attacked", make)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.lab.conftest import Call, timeless
+from tests.commands import Vertizo, sets
+from tests.lab.conftest import timeless
 from tests.lazy import Lazy
+from tests.words import says
 
 import vertizo as vz
 from vertizo.config import choosing
 from vertizo.config.choosing import Source
 from vertizo.lab import comparison, notebook
 from vertizo.lab.findings import Dot, Findings, Picture, Table
-from vertizo.lab.processes import Inline
 from vertizo.lab.reproduction import plots
 from vertizo.lab.worth import study
 
@@ -79,15 +79,14 @@ def test_what_is_not_installed_is_one_line(evil: Findings, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("more", [{}, {"cover": "features", "positives": 0.1}, REPLIES])
-def test_a_plan_has_the_numbers_of_the_command(call: Call, more: dict[str, Any]) -> None:
+def test_a_plan_has_the_numbers_of_the_command(call: Vertizo, more: dict[str, Any]) -> None:
     given = {**CASE, **more}
     options = [x for key, value in given.items() for x in (f"--{key.replace('_', '-')}", value)]
-    code, out, _ = call("privacy", "plan", *options, "--json")
+    out = call("privacy", "plan", *options, "--json").well()
     found = vz.plan(**given)
-    assert code == 0
     assert json.loads(json.dumps(found.content)) == json.loads(out)
     shown = words_of(found._repr_html_())
-    for line in call("privacy", "plan", *options)[1].splitlines():
+    for line in call("privacy", "plan", *options).out.splitlines():
         if line.startswith("│"):
             assert all(cell.strip() in shown for cell in line.strip("│").split("│")), line
     assert len(found.plot(axes()).get_yticklabels()) >= 3
@@ -211,18 +210,11 @@ def test_an_experiment_with_data_of_its_own_is_refused() -> None:
             call(own)
 
 
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command's runs are made in this process, too."""
-    monkeypatch.setattr("vertizo.lab.engines.processes", lambda *_, **__: nullcontext(Inline()))
-
-
 @pytest.mark.full
 @pytest.mark.usefixtures("inline")
-def test_a_comparison_has_the_numbers_of_the_command(call: Call, tmp_path: Path) -> None:
-    options = [word for one in SMALL for word in ("--set", one)]
-    code, out, _ = call("compare", "--methods", "vafl,dpzv", "--seeds", "2", *options, "--json")
-    assert code == 0
+def test_a_comparison_has_the_numbers_of_the_command(call: Vertizo, tmp_path: Path) -> None:
+    command = ("compare", "--methods", "vafl,dpzv", "--seeds", "2", *sets(*SMALL), "--json")
+    out = call(*command).well()
     expected = {label: timeless(own) for label, own in json.loads(out).items()}
     found = vz.compare(TREE, ["vafl", "dpzv"], seeds=2, out=tmp_path / "kept")
     assert {label: timeless(own) for label, own in found.content.items()} == expected
@@ -247,7 +239,7 @@ def test_a_comparison_has_the_numbers_of_the_command(call: Call, tmp_path: Path)
 
 @pytest.mark.full
 @pytest.mark.usefixtures("inline")
-def test_worth_has_the_numbers_of_the_command(call: Call, tmp_path: Path) -> None:
+def test_worth_has_the_numbers_of_the_command(call: Vertizo, tmp_path: Path) -> None:
     tree = {
         **TREE,
         "method": {"name": "tangent"},
@@ -256,9 +248,8 @@ def test_worth_has_the_numbers_of_the_command(call: Call, tmp_path: Path) -> Non
         "data": {**TREE["data"], "label_holder": "mean"},  # type: ignore[dict-item]
     }
     (tmp_path / "config.yaml").write_text(json.dumps(tree))
-    code, out, _ = call("worth", "config.yaml", "--repeats", "1", "--json", "--out", "typed")
-    assert code == 0
-    expected = json.loads(out)
+    command = ("worth", "config.yaml", "--repeats", "1", "--json", "--out", "typed")
+    expected = json.loads(call(*command).well())
     found = vz.worth(vz.Experiment.from_yaml("config.yaml"), repeats=1, out="kept")
     own = {key: found.content[key] for key in found.content if key not in ("command", "made_by")}
     assert own == {key: expected[key] for key in own}
@@ -281,8 +272,7 @@ def test_the_page_on_python_shows_the_three(capsys: pytest.CaptureFixture[str]) 
     assert block is not None
     exec(compile(block[1], "api.md", "exec"), {})
     said = capsys.readouterr().out
-    for words in ("highest test AUC", "training the clients", "All together add", "Take statistic"):
-        assert words in said
+    says(said, "highest test AUC", "training the clients", "All together add", "Take statistic")
 
 
 @pytest.mark.full

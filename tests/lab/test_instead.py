@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.lab.conftest import Call
+from tests.commands import Vertizo
 from tests.lab.report.pages import page_of
+from tests.words import says
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import RunError
@@ -60,13 +61,13 @@ def test_what_is_ahead_on_validation_records(
     words, tried = said(plain)
     assert tried == {"network": 0.85, "linear": 0.9, "dpzv": 0.75}
     assert words.startswith("`method: {name: auto}`")
-    for part in (
+    says(
+        words,
         "AUC of validation records 0.9 by split learning of linear parts, 0.85 by split",
         "this run 0.8. Its clients receive gradients, from which labels can be told",
         "no federation: AUC of validation records 0.82 by the label holder alone, this run 0.8",
         "no federation: AUC of validation records 0.95 by all columns in one table",
-    ):
-        assert part in words
+    )
     assert "epochs" not in words
 
 
@@ -104,14 +105,14 @@ def test_under_noise_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = made(privacy={"epsilon": 1.0}, batch_size=20)
     words, tried = said(wide, references=None)
     assert tried == {}
-    for part in (
+    says(
+        words,
         "nothing was tried, which would read labels",
         "method: label-statistic",
         "`method: {name: one-shot}`, one upload that depends on no label (ε = 0)",
         "fewer numbers of a record",
         "a larger `batch_size` than 20",
-    ):
-        assert part in words
+    )
     narrow = made(
         method={"name": "label-statistic"},
         client={"model": {"name": "mlp", "outputs": 1}},
@@ -125,7 +126,7 @@ def test_under_noise_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.full
 def test_a_run_that_has_not_paid_says_so_in_a_terminal_a_summary_and_a_report(
-    call: Call, tmp_path: Path
+    call: Vertizo, tmp_path: Path
 ) -> None:
     """Two epochs of DPZV on a table whose labels depend on both clients' numbers together."""
     import numpy as np
@@ -138,8 +139,7 @@ def test_a_run_that_has_not_paid_says_so_in_a_terminal_a_summary_and_a_report(
         "{seed: 0, epochs: 1, method: {name: dpzv}, data: {name: table, path: t.csv, label: y,\n"
         "  columns: {a: [one], b: [other]}}}\n"
     )
-    code, out, errors = call("train", "c.yaml", "--controls", "--out", "run")
-    assert code == 0, errors
+    out = call("train", "c.yaml", "--controls", "--out", "run").well()
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert "has not paid" in out
     assert set(summary["instead"]["tried"]) == {"network", "linear", "dpzv"}
@@ -149,6 +149,5 @@ def test_a_run_that_has_not_paid_says_so_in_a_terminal_a_summary_and_a_report(
     assert " ".join(f"instead: {summary['instead']['words']}".split()) in words
     card = page_of(tmp_path / "run").one("li", class_="card")
     assert "Instead: `method: {name: auto}`" in card.text
-    again, out, _ = call("train", "--resume", "run", "--controls")
-    assert again == 0
-    assert "method auto: trying" not in out
+    again = call("train", "--resume", "run", "--controls").well()
+    assert "method auto: trying" not in again

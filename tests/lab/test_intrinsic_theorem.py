@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.refusals import refused
+from tests.words import says
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError, DataError
@@ -226,8 +227,7 @@ def test_its_words_promise_nothing() -> None:
     figures = published(1.61, 20.1)
     words = figures.words()
     assert words.startswith("No privacy guarantee")
-    for said in ("85.9 by the formula as printed", "5.24 by the theorem it cites", "none of the"):
-        assert said in words
+    says(words, "85.9 by the formula as printed", "5.24 by the theorem it cites", "none of the")
     assert "guarantee" not in asdict(figures)
     assert replace(figures, models=2) != figures
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.commands import program
 from tests.refusals import refused
 from torch import nn
 
-from vertizo.cli.main import main
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment
@@ -43,16 +43,11 @@ def of_a_table(folder: Path, **more: Any) -> Path:
 
 
 def test_state_dicts_have_the_modules_own_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = ran(tmp_path / "run", data=DIGITS, client={"pretrain": "pca", "components": 4})
-    monkeypatch.setattr(sys, "argv", ["vertizo", "export", str(run)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (None, 0)
-    assert "party0.pt: takes records of shape [1, 4, 8]" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    said = " ".join(program(capfd)("export", run).well().split())
+    assert "party0.pt: takes records of shape [1, 4, 8]" in said
     server = torch.load(run / "export" / "server.pt", weights_only=True)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 10))
     plain.load_state_dict(server)

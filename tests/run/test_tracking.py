@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import run, sets
 from tests.refusals import refused
 from tests.rows import each
 
-from vertizo.cli.main import main
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.run.experiment import Experiment, Result
@@ -254,12 +254,8 @@ def test_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store_at(tmp_path / "b", blank)
-    settings = [part for setting in TINY for part in ("--set", setting)]
-    command = ["vertizo", "train", *settings, "--out", "run", "--json"]
-    monkeypatch.setattr(sys, "argv", [*command, "--track", "tensorboard=a", "--track", "mlflow=b"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code in (0, None)
+    command = ["train", *sets(*TINY), "--out", "run", "--json"]
+    assert run(*command, "--track", "tensorboard=a", "--track", "mlflow=b") == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = RunFolder(tmp_path / "run").metrics()
     same(tensorboard(tmp_path / "a"), rows, summary)

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.words import says
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
@@ -250,19 +251,11 @@ def test_the_command_prints_a_table_for_people(capsys, monkeypatch):
     _command([], confidence=0.95, record=0, as_json=False)
     said = capsys.readouterr().out
     assert said.index("refuted" if "refuted" in said else "more was measured") < said.index("┏")
-    for words in (
-        "published",
-        "exact plan",
-        "raw-label server",
-        "poisson-dp-sgd",
-        "label-statistic",
-    ):
-        assert words in said
+    says(said, "published", "exact plan", "raw-label server", "poisson-dp-sgd", "label-statistic")
     assert said.count("published noise") <= 2, "one row for each server"
     assert max(len(line) for line in said.splitlines() if line[:1] == "│") <= 80
     monkeypatch.setenv("COLUMNS", "160")
     _command([], confidence=0.95, record=0, as_json=False, details=True)
     said = capsys.readouterr().out
-    for words in ("published noise", "exact plan", "raw-label server", "7.294", "no bound"):
-        assert words in said
+    says(said, "published noise", "exact plan", "raw-label server", "7.294", "no bound")
     assert "replies ≤" in said

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.lab.conftest import ran
 from tests.lab.report.pages import page_of
+from tests.words import says
 
 from vertizo.core.errors import RunError
 from vertizo.lab.report import ranking, read
@@ -49,8 +50,7 @@ def test_the_page_has_them_and_headlines_show_what_chose_the_model(folder: Path)
     figure = page.one("div", id="ranking0")
     assert len(figure.all("figure", class_="plot")) == 3
     words = figure.one("p", id="ranking0-roc").text
-    for name in ("dpzv ", "frozen clients", "raw head"):
-        assert name in words, name
+    says(words, "dpzv ", "frozen clients", "raw head")
     card = page.one("section", id="overview").one("li", class_="card").text
     assert "Test AUC" in card
     assert "95 % (bootstrap)" in card

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.words import says
 
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
@@ -210,8 +211,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as error:
             study.load(written(tmp_path, old, new))
         assert "\n" not in str(error.value), new
-        for word in words:
-            assert word in str(error.value), new
+        says(str(error.value), *words, case=new)
     found = study.load(written(tmp_path, "{epochs: 3}", "{epoch: 3}"))
     assert isinstance(found, GridConfig)
     with pytest.raises(ConfigError, match="none, vafl: unknown key 'epoch'"):

@@ -7,32 +7,29 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import Call
+from tests.commands import Refuses, Vertizo, sets
+from tests.waiting import until
+from tests.words import says
 
-SMALL = (
-    *("--set", "data.limit=60", "--set", "data.parties=2"),
-    *("--set", "batch_size=18", "--set", "epochs=2"),
-)
+SMALL = sets("data.limit=60", "data.parties=2", "batch_size=18", "epochs=2")
 RATE = "client.optimizer.learning_rate=1e-3..1e-1:log"
-EXACT = (
-    *("--set", "server.update=none", "--set", "privacy.mechanism=gaussian"),
-    *("--set", "privacy.clip=0.5", "--set", "privacy.epsilon=3"),
+EXACT = sets(
+    "server.update=none", "privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.epsilon=3"
 )
 
 
 @pytest.mark.full
-def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table(call: Vertizo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     command = ("tune", *SMALL, "--search", RATE, "--trials", "4", "--pruner", "none", *EXACT)
-    code, out, errors = call(*command)
-    assert (code, errors) == (0, "")
+    out = call(*command).quietly()
     folder = Path("runs/tune-digits-dpzv")
     found = json.loads((folder / "results.json").read_text())
-    for words in (
+    says(
+        out,
         "configured",
         "validation accuracy",
         "trials: 4 of 4 (4 finished)",
@@ -40,44 +37,39 @@ def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         "All 4 trials together: ε = ",
         "by itself: ε = 3 at δ = 1e-05",
         f"best configuration: {folder}/best.yaml",
-    ):
-        assert words in out
+    )
     assert "…" not in out
     assert max(map(len, out.split("privacy:")[0].splitlines())) <= 100
-    assert json.loads(call(*command, "--json")[1]) == found
+    assert json.loads(call(*command, "--json").out) == found
     monkeypatch.setenv("COLUMNS", "64")
-    narrow = call(*command)[1]
+    narrow = call(*command).out
     assert out.splitlines()[2].count("trial") > narrow.splitlines()[2].count("trial") >= 1
     assert "…" not in narrow
     monkeypatch.setenv("COLUMNS", "30")
-    assert "client.optimizer.learning_rate" in call(*command)[1], "which is whole, though too wide"
+    assert "client.optimizer.learning_rate" in call(*command).out, "which is whole, though too wide"
     monkeypatch.delenv("COLUMNS")
-    assert call(*command)[1].splitlines()[2].count("trial") == 3, "a file is as wide as it takes"
+    assert call(*command).out.splitlines()[2].count("trial") == 3, "a file is as wide as it takes"
 
 
-def test_what_is_wrong_is_one_line_and_leaves_nothing(call: Call, tmp_path: Path) -> None:
-    for option, value, *words in (
-        ("--search", "batch_sze=1..2", "'batch_sze'", "'batch_size'"),
-        ("--trials", "0", "--trials"),
-        ("--pruner", "best", "--pruner best", "median, halving, none"),
-        ("--objective", "f1", "--objective f1", "accuracy"),
-        ("--total-epsilon", "-1", "--total-epsilon"),
-        ("--total-epsilon", "2", "--total-epsilon", "privacy.epsilon"),
-        ("--set", "data.validation=0", "data.validation is 0"),
-        ("--set", "privacy.ledger=x", "privacy.ledger"),
-    ):
-        code, out, errors = call("tune", *SMALL, option, value)
-        assert (code, out) == (2, ""), option
-        assert errors.count("\n") == 1
-        for word in words:
-            assert word in errors
-        assert list(tmp_path.iterdir()) == []
+MISTAKES = """\
+--search batch_sze=1..2 | 'batch_sze' | 'batch_size'
+--trials 0 | --trials
+--pruner best | --pruner best | median, halving, none
+--objective f1 | --objective f1 | accuracy
+--total-epsilon -1 | --total-epsilon
+--total-epsilon 2 | --total-epsilon | privacy.epsilon
+--set data.validation=0 | data.validation is 0
+--set privacy.ledger=x | privacy.ledger
+"""
+
+
+def test_what_is_wrong_is_one_line_and_leaves_nothing(refuses: Refuses) -> None:
+    refuses(MISTAKES, "tune", *SMALL)
 
 
 @pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize("jobs", ["1", "2"])
-@pytest.mark.full
 def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
     command = [
         *(sys.executable, "-m", "vertizo", "tune", "--set", "epochs=200", "--trials", "3"),
@@ -87,11 +79,9 @@ def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
     child = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
-    until = time.monotonic() + 240
-    while not list(tmp_path.glob("s/trials/000/metrics.jsonl")):
-        assert time.monotonic() < until
-        assert child.poll() is None
-        time.sleep(0.02)
+    begun = tmp_path / "s/trials/000/metrics.jsonl"
+    assert until(lambda: begun.exists() or child.poll() is not None, 240)
+    assert child.poll() is None
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=240)
     assert child.returncode == 130, err

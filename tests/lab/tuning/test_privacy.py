@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.lab.conftest import settings
+from tests.words import says
 from torch import nn
 
 from vertizo.config.schema import ExperimentConfig
@@ -79,8 +80,7 @@ def test_all_trials_together_are_root_n_times_one_with_noise_of_their_own(tmp_pa
     assert found.epsilon_together > 3.0
     text = " ".join(found.words)
     assert f"ε = {bound_text(wanted)}" in text
-    for words in ("labels", "Validation records", "Liu and Talwar", "simulation only"):
-        assert words in text
+    says(text, "labels", "Validation records", "Liu and Talwar", "simulation only")
     kept = json.loads((tmp_path / "s/results.json").read_text())["privacy"]
     assert kept["epsilon_together"] == found.epsilon_together
     assert kept["epsilon_of_chosen"] == found.epsilon_of_chosen

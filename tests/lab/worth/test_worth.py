@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lab.conftest import Call
+from tests.commands import Refuses, Vertizo, sets
+from tests.lab.conftest import settings
 from tests.lab.report.pages import page_of
 from tests.rows import each
+from tests.words import says
 
-from vertizo.config import schema
-from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.lab.processes import Inline
 from vertizo.lab.report import read, render
 from vertizo.lab.tuning.composition import together
 from vertizo.lab.worth.cost import beforehand, check_steps, cost_of
@@ -39,27 +37,13 @@ SMALL = (*TABLE, "privacy.epsilon=3")
 DIGITS = ("seed=0", "data.limit=60", "batch_size=18", "epochs=1")
 
 
-def settings(*overrides: str) -> ExperimentConfig:
-    return schema.load(None, overrides)
-
-
-def typed(*overrides: str) -> list[str]:
-    return [word for one in overrides for word in ("--set", one)]
-
-
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings are made in this process."""
-    monkeypatch.setattr("vertizo.lab.engines.processes", lambda *_, **__: nullcontext(Inline()))
-
-
 @pytest.mark.full
 @pytest.mark.usefixtures("inline")
-def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> None:
+def test_one_table_charged_to_a_ledger_and_drawn(call: Vertizo, tmp_path: Path) -> None:
     plain = settings(*SMALL)
     ledger = tmp_path / "ledger.sqlite"
     DurableLedger.create(ledger, budget_for(plain, Experiment(plain).data(), 4))
-    command = ("worth", *typed(*SMALL, f"privacy.ledger={ledger}"), "--out", "w", "--repeats", "2")
+    command = ("worth", *sets(*SMALL, f"privacy.ledger={ledger}"), "--out", "w", "--repeats", "2")
     code, out, errors = call(*command)
     assert (code, errors) == (
         0,
@@ -92,15 +76,13 @@ def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> 
         kept = RunFolder(tmp_path / "w" / "+".join(row["parties"]) / "seed0")
         if row["kind"] == "federated":
             summary = kept.summary()
-            assert summary is not None
             assert row["value"] == pytest.approx(summary["raw_head"]["test_auc"])
             assert row["low"] == pytest.approx(summary["raw_head"]["test_auc_low"])
-    for words in ("without worst", "mean alone", "Shapley value", "ε = 5.656", "they stay with"):
-        assert words in out
+    says(out, "without worst", "mean alone", "Shapley value", "ε = 5.656", "they stay with")
 
     again = call(*command, "--json")
-    assert "none of them still to be begun" in again[2]
-    known = {**json.loads(again[1]), "command": found["command"], "made_by": found["made_by"]}
+    assert "none of them still to be begun" in again.err
+    known = {**json.loads(again.out), "command": found["command"], "made_by": found["made_by"]}
     assert known == found
     assert DurableLedger.inspect(ledger).replies == tally.replies
 
@@ -149,19 +131,13 @@ def test_one_table_charged_to_a_ledger_and_drawn(call: Call, tmp_path: Path) -> 
         (("data.exclude_parties=[error, worst]",), "'worst', which leaves no client"),
     ],
 )
-def test_refusals(overrides: tuple[str, ...], line: str, call: Call, tmp_path: Path) -> None:
-    code, out, errors = call("worth", *typed(*SMALL, *overrides))
-    assert (code, out) == (2, "")
-    assert line in errors
-    assert errors.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
+def test_refusals(overrides: tuple[str, ...], line: str, refuses: Refuses) -> None:
+    refuses.row(line, [line], "worth", *sets(*SMALL, *overrides))
 
 
-def test_what_a_ledger_cannot_be_charged_is_refused(call: Call) -> None:
-    command = ("worth", *typed(*SMALL, "privacy.ledger=none.sqlite"), "--jobs", "2")
-    code, _, errors = call(*command)
-    assert code == 2
-    assert "--jobs is 2 but privacy.ledger none.sqlite is for one run at a time" in errors
+def test_what_a_ledger_cannot_be_charged_is_refused(refuses: Refuses) -> None:
+    words = "--jobs is 2 but privacy.ledger none.sqlite is for one run at a time"
+    refuses.row(words, [words], "worth", *sets(*SMALL, "privacy.ledger=none.sqlite"), "--jobs", "2")
     config = settings(*DIGITS, "privacy.epsilon=3", "server.update=poisson-dp-sgd")
     known = SecretSteps(9, 0.05, 1.64)
     check_steps(config, SecretSteps(3, 0.05, 1.64), known)

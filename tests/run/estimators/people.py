@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
 
 import vertizo as vz
-from vertizo.cli.main import main
 
 TINY: dict[str, Any] = {"method": "vafl", "epochs": 3, "batch_size": 20, "random_state": 0}
 PARTIES = {"bank": ["age", "job"], "shop": ["city", "debt"]}
@@ -37,11 +34,3 @@ def people(rows: int = 120, seed: int = 0) -> pl.DataFrame:
 def classifier(**changed: Any) -> vz.VerticalClassifier:
     """A small one, on these parties."""
     return vz.VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str, code: int = 0) -> None:
-    """Run a command, which ends with that code."""
-    monkeypatch.setattr(sys, "argv", ["vertizo", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code or 0) == code

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 import torch
 import yaml
+from tests.commands import run
 from tests.lazy import Lazy
 from tests.rows import each
-from tests.run.estimators.people import call
 
 import vertizo as vz
 from vertizo.config.schema import ExperimentConfig
@@ -36,9 +36,7 @@ SHARED: dict[str, Any] = {
 }
 
 
-def trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any = None, **changed: Any
-) -> Path:
+def trained(tmp_path: Path, data: Any = None, **changed: Any) -> Path:
     """The run folder of ``vertizo train`` on a file of training rows and one of test rows."""
     lines = LOANS.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "train.csv").write_text("".join(lines[:801]), encoding="utf-8")
@@ -47,7 +45,7 @@ def trained(
     table = {"name": "table", "label": "defaulted", "columns": PARTIES, "label_holder": "bank"}
     tree = {**SHARED, "data": {**paths, **table, **(data or {})}, **changed}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
-    call(monkeypatch, "train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run"))
+    assert run("train", tmp_path / "run.yaml", "--out", tmp_path / "run") == 0
     return tmp_path / "run"
 
 
@@ -87,22 +85,21 @@ def assert_same(run: Path, fitted: Any, rows: Any) -> None:
 
 @pytest.mark.full
 @each("library", ["pandas", "polars"])
-def test_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    run = trained(tmp_path, monkeypatch)
+def test_the_same_file(tmp_path: Path, library: str) -> None:
+    folder = trained(tmp_path)
     package: Any = {"pandas": pd, "polars": pl}[library]
     train, test = (package.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
     columns = [column for column in train.columns if column != "defaulted"]
     fitted = estimator().fit(train[columns], train["defaulted"])
-    assert_same(run, fitted, test[columns])
+    assert_same(folder, fitted, test[columns])
 
 
 @pytest.mark.full
 def test_the_same_guarantee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two configurations share no noise, and these name different sources: here they do."""
     monkeypatch.setattr(ExperimentConfig, "digest", "the same")
-    run = trained(
+    folder = trained(
         tmp_path,
-        monkeypatch,
         privacy={"epsilon": 2.0},
         client={"optimizer": {"learning_rate": 0.002}},
         server={"optimizer": {"learning_rate": 0.01}},
@@ -112,8 +109,7 @@ def test_the_same_guarantee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     model = estimator(privacy={"epsilon": 2.0}, classes=["no", "yes"])
     model.set_params(embedding_dim=None, server_hidden=None)
     fitted = model.fit(train.drop("defaulted"), train["defaulted"])
-    assert_same(run, fitted, test.drop("defaulted"))
-    theirs = RunFolder(run).summary()
-    assert theirs is not None
+    assert_same(folder, fitted, test.drop("defaulted"))
+    theirs = RunFolder(folder).summary()
     assert fitted.result_.summary["privacy"] == theirs["privacy"]
     assert theirs["privacy"]["guarantee"] == "simulated"

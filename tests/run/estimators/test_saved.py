@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.commands import run
 from tests.lazy import Lazy
 from tests.rows import each
-from tests.run.estimators.people import PARTIES, TINY, call, classifier, people
+from tests.run.estimators.people import PARTIES, TINY, classifier, people
 
 import vertizo as vz
 from vertizo.core.errors import RunError
@@ -153,15 +154,12 @@ def test_an_array_has_no_names(tmp_path: Path) -> None:
     assert np.array_equal(after.predict(numbers), before.predict(numbers))
 
 
-def test_the_command_line_predicts_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_predicts_the_same(tmp_path: Path) -> None:
     model, new = fitted(), people(30, seed=2)
     model.save(tmp_path / "saved")
     new.write_csv(tmp_path / "new.csv")
     out = tmp_path / "found.csv"
-    given = ("--data", str(tmp_path / "new.csv"), "--out", str(out))
-    call(monkeypatch, "predict", str(tmp_path / "saved"), *given)
+    assert run("predict", tmp_path / "saved", "--data", tmp_path / "new.csv", "--out", out) == 0
     found = pl.read_csv(out)
     wanted = model.predict_proba(new.drop("y", "amount"))
     probabilities = found.select("probability_late", "probability_paid").to_numpy()
@@ -170,14 +168,14 @@ def test_the_command_line_predicts_the_same(
 
 
 def test_the_command_line_shows_a_finished_run(
-    ran: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ran: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And says that it has no records of its own to predict."""
-    call(monkeypatch, "train", "--resume", str(ran), "--details")
+    assert run("train", "--resume", ran, "--details") == 0
     shown = capsys.readouterr().out
     assert "validation accuracy" in shown
     assert "test" not in shown.replace(str(ran), "")
-    call(monkeypatch, "predict", str(ran), code=2)
+    assert run("predict", ran) == 2
     said = capsys.readouterr().err
     assert "data.name is 'frame'" in said
     assert said.count("\n") == 1
