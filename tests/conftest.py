@@ -137,7 +137,7 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture(scope="session", autouse=True)
 def _warm_processes() -> None:
     """Runs of studies in processes that have PyTorch; those of `vertizo` as a process are cold."""
-    processes.CONTEXT = warm.Forks()  # type: ignore[assignment]
+    processes.CONTEXT = warm.Forks()
 
 
 @pytest.fixture(scope="session")

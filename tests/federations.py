@@ -63,7 +63,6 @@ def charged(federation: Federation) -> Tensor:
     For federations whose replies are all that carries noise.
     """
     releases = federation.releases
-    assert releases is not None
     spent = federation.server.side.plan.state()["ledger"]["charged"]
     assert not bool((spent % releases.cost).any())
     return spent // releases.cost * releases.per_query

@@ -124,8 +124,7 @@ class Numbers:
 
 def manifest() -> dict[str, Any]:
     """For each page its sections: their files, or a text that says why there are none."""
-    content: dict[str, Any] = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
-    return content
+    return yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
 
 
 def parts(text: str) -> Iterator[tuple[str, int, str]]:

@@ -39,7 +39,7 @@ class Centred(torch.autograd.Function):
         return rows.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient - 3 * gradient.mean(0)
 
 

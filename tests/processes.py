@@ -250,8 +250,7 @@ class Job:
     @property
     def summary(self) -> dict[str, Any]:
         """The label holder's closing figures."""
-        found: dict[str, Any] = json.loads((self.folder / SERVER / "summary.json").read_text())
-        return found
+        return json.loads((self.folder / SERVER / "summary.json").read_text())
 
     @property
     def queries(self) -> int:

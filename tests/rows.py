@@ -71,7 +71,7 @@ def each(
         tells = "rows" in known.parameters
         if gate is not None and not tells:
             left.append(inspect.Parameter("rows", inspect.Parameter.KEYWORD_ONLY))
-        looped.__signature__ = known.replace(parameters=left)  # type: ignore[attr-defined]
+        looped.__signature__ = known.replace(parameters=left)
         if gate is None:
             return looped
         return pytest.mark.parametrize("rows", ["gate", FULL])(looped)

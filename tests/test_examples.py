@@ -10,8 +10,10 @@ import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.commands import sets
 
 from vertizo.__main__ import main
 from vertizo.config import schema as configuration
@@ -24,7 +26,7 @@ FEW = ("rounds=20", "data.limit=4000", "data.test_limit=500")
 FEW_TEXTS = ("rounds=4", "data.limit=100", "data.test_limit=20", "data.length=24")
 """Of experiments whose texts go through MiniLM, which takes minutes."""
 Run = Callable[..., str]
-Train = Callable[..., dict[str, object]]
+Train = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -52,11 +54,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 def train(run: Run) -> Train:
     """Train by a file with these settings: the summary."""
 
-    def call(config: Path, *settings: str) -> dict[str, object]:
-        options = [word for setting in settings for word in ("--set", setting)]
-        output = run(main, "train", str(config), "--json", *options)
-        summary: dict[str, object] = json.loads(output.splitlines()[-1])
-        return summary
+    def call(config: Path, *settings: str) -> dict[str, Any]:
+        output = run(main, "train", str(config), "--json", *sets(*settings))
+        return json.loads(output.splitlines()[-1])
 
     return call
 
@@ -77,11 +77,9 @@ def test_private_replies_learn_within_their_budget(train: Train) -> None:
     config = ROOT / "examples" / "private_replies.yaml"
     trained = train(config)
     frozen = train(config, "control=frozen", "epochs=10")
-    privacy = trained["privacy"]
-    assert isinstance(privacy, dict)
-    assert privacy["guarantee"] == "exact"
-    assert privacy["epsilon"] == pytest.approx(8.0)
-    assert float(str(trained["test_accuracy"])) > float(str(frozen["test_accuracy"])) + 0.3
+    assert trained["privacy"]["guarantee"] == "exact"
+    assert trained["privacy"]["epsilon"] == pytest.approx(8.0)
+    assert trained["test_accuracy"] > frozen["test_accuracy"] + 0.3
 
 
 @pytest.mark.full
@@ -125,7 +123,7 @@ def test_experiment_starts(config: Path, mnist_root: Path, train: Train) -> None
     few = FEW_TEXTS if config.stem.endswith(("imdb", "minilm", "heads", "parts")) else FEW
     narrow = ("client.components=16",) if config.stem == "narrow_imdb" else ()
     rounds = train(config, root, *few, *narrow)["rounds"]
-    assert 0 < int(str(rounds)) <= 20  # tangents have their sweeps
+    assert 0 < rounds <= 20  # tangents have their sweeps
 
 
 @pytest.mark.full

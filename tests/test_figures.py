@@ -54,7 +54,7 @@ def section(text: str, **changes: object) -> figures.Section:
     ((name, line, own),) = figures.parts(f"## Title\n\n{text}")
     derived = {"12.2": "95.2 - 83.0"}
     made = figures.Section("page", name, own, line, ("digits_demo.json",), derived=derived)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 TABLE = """

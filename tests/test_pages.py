@@ -19,9 +19,7 @@ PAGE = (ROOT / "docs" / "own-method.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None
-    return found[1]
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def vertizo(line: str, code: int = 0) -> None:

@@ -27,8 +27,7 @@ after a run."""
 
 
 def kept(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-    return content
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
 
 def rounds_alike(made_by: dict[str, Any]) -> bool:

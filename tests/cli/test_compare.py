@@ -147,7 +147,6 @@ def test_a_log_gets_a_line_a_minute_about_what_finished_last() -> None:
     console = Console(file=out, get_time=lambda: now[0])
     latest = " · vafl, seed 1, frozen clients: test accuracy 61.28 %"
     with bar("compare", "runs", console) as show:
-        assert show is not None
         for now[0], finished in ((0.5, 0), (30, 1), (60.5, 2), (100, 3)):
             show(Standing(finished, 8, finished / 8, latest=latest))
     line = f"compare: 2 of 8 runs{latest} · 25% · about 0:03:00 left\n"
@@ -193,7 +192,6 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
             command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         )
         try:
-            assert process.stdout is not None
             process.stdout.readline()  # before this line it is Python's own beginning
             assert until(partial(moment, process.pid), 300, 0.002)
             tell(process.pid, signal.SIGINT)

@@ -74,7 +74,7 @@ def test_awkward_tables(vertizo: Vertizo, here: Path) -> None:
         },
     }
     pair = table(x=lambda n: n * n % 11 / 3, y=lambda n: n % 2)
-    wide = plain(**{f"column {k}": lambda n, k=k: (n * n + k) % 19 for k in range(60)})  # type: ignore[misc]
+    wide = plain(**{f"column {k}": lambda n, k=k: (n * n + k) % 19 for k in range(60)})
     number = plain().drop("churn", "customer").with_columns(y=pl.col("age") * 1.37)
     dated = plain(since=lambda n: f"2020-0{1 + n % 9}-1{n % 7}").drop("customer")
     tables = {

@@ -57,7 +57,7 @@ def test_the_table_is_a_banks_and_the_same_everywhere() -> None:
     assert rows.columns == list(example.COLUMNS)
     assert rows.height == example.RECORDS == rows["customer"].n_unique()
     assert 0.1 < (rows["defaulted"] == "yes").mean() < 0.35
-    assert 18 <= rows["age"].min() <= rows["age"].max() < 90  # type: ignore[operator]
+    assert 18 <= rows["age"].min() <= rows["age"].max() < 90
 
 
 def test_a_full_disk_leaves_nothing(vertizo: Vertizo, here: Path) -> None:

@@ -46,7 +46,6 @@ def test_a_member_approves_and_refuses(vertizo: Vertizo, stores: dict[str, Store
         said = vertizo("refuse", "one", "--why", "not these people", "--agent", "north.yaml")
     assert said.out == "one is refused\n"
     job = stores["north"].job("one")
-    assert job is not None
     assert (job.state, job.line) == ("refused", "not these people")
 
 
@@ -81,7 +80,7 @@ def test_a_job_says_what_it_waits_for_as_long_as_it_does(
     assert told[0]["after"] == ["one", "zero"]
     assert "after one, zero" in " ".join(vertizo("jobs", "--agent", "bank.yaml").out.split())
     for state in ("approved", "running", "finished"):
-        assert bank.move("one", state)  # type: ignore[arg-type]
+        assert bank.move("one", state)
     assert "after zero" in " ".join(vertizo("jobs", "--agent", "bank.yaml").out.split())
     assert bank.move("two", "cancelled")
     assert "after" not in vertizo("jobs", "--agent", "bank.yaml").out
@@ -147,5 +146,4 @@ def test_commands_about_jobs_import_no_pytorch(stores: dict[str, Store], here: P
             found = imported(*words.split())
             assert not found & {"torch", "sklearn", "scipy", "polars"}, words
     job = stores["bank"].job("align-1")
-    assert job is not None
     assert job.state == "cancelled"

@@ -129,7 +129,6 @@ def test_controls_stand_beside_the_run_and_can_be_added_later(vertizo: Vertizo, 
         for control in CONTROLS:
             folder = RunFolder(run / "controls" / control)
             summary = folder.summary()
-            assert summary is not None
             assert summary["control"] == folder.config().control == control
             assert summary["rounds"] == (0 if control == "label-free" else 48)
 
@@ -233,7 +232,7 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers(
         process = warm.Process(["train", *map(str, arguments)], here / "said")
         assert wait_for(
             process,
-            lambda m=moment: (folder / "config.yaml").exists() and evaluations(folder) >= m,  # type: ignore[misc]
+            lambda m=moment: (folder / "config.yaml").exists() and evaluations(folder) >= m,
         )
         time.sleep(rng.random() * 0.02)
         process.kill()

@@ -145,7 +145,6 @@ def test_what_is_counted() -> None:
 def test_an_exponent_and_its_interval() -> None:
     sizes = [2, 4, 8, 16, 32]
     exact = fit(sizes, [[3.0 * size**1.5] * 2 for size in sizes])
-    assert exact is not None
     assert [exact[key] for key in ("exponent", "low", "high")] == pytest.approx([1.5] * 3)
     assert exact["sizes"] == 5
     assert is_visible(exact)
@@ -155,7 +154,6 @@ def test_an_exponent_and_its_interval() -> None:
     for _ in range(400):
         rounds = [list(np.exp(1 + draw.normal(0, 0.3, 3))) for _ in sizes]
         found = fit(sizes, rounds)
-        assert found is not None
         held += found["low"] <= 0 <= found["high"]
         visible += is_visible(found)
     assert 0.92 <= held / 400 <= 0.98  # it is a 95 % interval
@@ -167,7 +165,6 @@ def test_what_was_not_reached_is_left_out_of_a_fit_and_said() -> None:
     rounds: list[list[float]] = [[float(size)] for size in sizes]
     rounds[4] = []
     found = fit(sizes, rounds)
-    assert found is not None
     assert found["sizes"] == 4
     rounds[0] = [0.0]  # reached before training: no power of a size
     assert fit(sizes, rounds) is None

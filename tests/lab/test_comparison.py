@@ -54,7 +54,7 @@ def test_an_entry_replaces_its_own_keys_only(tmp_path: Path) -> None:
     assert {c.client.optimizer.momentum for c in found.values()} == {0.25}
     assert [c.method.name for c in found.values()] == ["dpzv", "vafl", "czofo"]
     assert found["dpzv"].method.smoothing == 0.01
-    assert found["ten"].method.num_directions == 10  # type: ignore[union-attr]
+    assert found["ten"].method.num_directions == 10
     assert list(configs(path=path)) == ["vafl", "ten"], "without labels all entries are meant"
     assert configs() == {}
 
@@ -72,7 +72,7 @@ def test_train_takes_the_entry_of_the_method_that_is_chosen(tmp_path: Path) -> N
     path = written(tmp_path, "methods: {czofo: {method: {num_directions: 10}}}")
     chosen = configuration.load(path, ["method.name=czofo"])
     for each in (chosen, configs("czofo", path=path)["czofo"]):
-        assert each.method.num_directions == 10  # type: ignore[union-attr]
+        assert each.method.num_directions == 10
 
 
 WRONG = [
@@ -276,6 +276,6 @@ def test_bytes_to_the_first_evaluation_that_is_high_enough() -> None:
         ([], 0.5, "train", 0, None),
         (tested, 0.9, "validation", 0, 2),
     ):
-        assert bytes_to(metrics, target, by, table) == expected, (target, by)  # type: ignore[arg-type]
+        assert bytes_to(metrics, target, by, table) == expected, (target, by)
     assert mean_and_spread([2.0]) == (2.0, None)
     assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))

@@ -150,7 +150,6 @@ def test_the_methods_of_a_file_stay_with_its_experiment(tmp_path: Path) -> None:
 def test_what_is_given_stays_in_the_shortest_form() -> None:
     config = vz.ExperimentConfig.model_validate({"epochs": 120, "server": {"join": "mean"}})
     tree = choosing.source_of(config)
-    assert isinstance(tree, dict)
     assert (tree["epochs"], tree["server"]) == (120, {"join": "mean"})
 
 
@@ -245,7 +244,7 @@ def test_worth_has_the_numbers_of_the_command(call: Vertizo, tmp_path: Path) -> 
         "method": {"name": "tangent"},
         "client": {"model": {"name": "mlp", "outputs": 1}},
         "server": {"final_head": "boosting"},
-        "data": {**TREE["data"], "label_holder": "mean"},  # type: ignore[dict-item]
+        "data": {**TREE["data"], "label_holder": "mean"},
     }
     (tmp_path / "config.yaml").write_text(json.dumps(tree))
     command = ("worth", "config.yaml", "--repeats", "1", "--json", "--out", "typed")
@@ -269,7 +268,6 @@ def test_worth_has_the_numbers_of_the_command(call: Vertizo, tmp_path: Path) -> 
 def test_the_page_on_python_shows_the_three(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
     block = re.search(r"^## Studies$.*?^```python\n(.*?)^```$", page, re.M | re.S)
-    assert block is not None
     exec(compile(block[1], "api.md", "exec"), {})
     said = capsys.readouterr().out
     says(said, "highest test AUC", "training the clients", "All together add", "Take statistic")

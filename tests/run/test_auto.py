@@ -221,10 +221,7 @@ def test_weights_and_own_columns_go_with_their_records() -> None:
     data = replace(data, weights=torch.arange(data.records).float())
     kept, held = torch.tensor([5, 2, 9]), torch.tensor([1, 3])
     part = auto._part(data, kept, held)
-    assert part.weights is not None
     assert part.weights.tolist() == [2.0, 5.0, 9.0]
-    assert part.own is not None
-    assert data.own is not None
     assert torch.equal(part.own.values["test"], data.own.values["train"][held])
     assert torch.equal(part.labels["train"], data.labels["train"][[2, 5, 9]])
 

@@ -58,7 +58,6 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     """Every record M·share units, every secret step of the schedule, and not one more."""
     federation, _ = fed.ran("dpzv", timing, changes(update))
     releases, ledger = federation.releases, ledger_of(federation)
-    assert releases is not None
     assert ledger.state()["charged"].tolist() == [[releases.share] * 29] * 3
     assert ledger.spent == 3 * releases.share
     assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
@@ -234,8 +233,7 @@ class Centred(nn.Module):
         self.layer = nn.Linear(fed.COLUMNS, fed.DIM)
 
     def forward(self, rows: Tensor) -> Tensor:
-        moved: Tensor = self.layer(rows - rows.mean(0))
-        return moved
+        return self.layer(rows - rows.mean(0))
 
 
 def test_a_model_is_tried_on_records_that_differ() -> None:
@@ -377,8 +375,7 @@ ASKED = (
 
 def covers_of(*overrides: str) -> tuple[str, ...]:
     chosen = config.load(None, (*ASKED, *overrides))
-    covers: tuple[str, ...] = build(chosen, Experiment(chosen).data()).statement().covers
-    return covers
+    return build(chosen, Experiment(chosen).data()).statement().covers
 
 
 @each(

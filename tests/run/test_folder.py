@@ -162,7 +162,6 @@ class TestLock:
             "    print('in', flush=True); time.sleep(60)\n"
         )
         with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as other:
-            assert other.stdout is not None
             assert other.stdout.readline() == b"in\n"
             with pytest.raises(RunError, match="in use"), folder.locked():
                 pass

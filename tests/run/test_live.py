@@ -35,7 +35,6 @@ def test_a_terminal_sees_a_bar_and_a_line() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120, _environ={})
     with live.bar("dpzv", console) as show:
-        assert show is not None
         show(HERE)
     assert "30 of 120 rounds" in out.getvalue()
     assert "acc 75.0 %" in out.getvalue()
@@ -57,7 +56,6 @@ def test_a_notebook_sees_html_that_is_replaced(monkeypatch: pytest.MonkeyPatch) 
     module.HTML, module.display = str, display
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     with live.bar("<dpzv>", Console(force_jupyter=True)) as show:
-        assert show is not None
         show(HERE)
     assert len(shown) == 2
     assert all("&lt;dpzv&gt;" in html and "<progress" in html for html in shown)

@@ -220,7 +220,6 @@ def test_the_best_model_predicts_what_the_summary_says(
     summary = Experiment(settings).run(tmp_path / "run").summary
     found = Predictor.load(tmp_path / "run").test().scores
     assert summary["model"] == "best"
-    assert found is not None
     assert found["loss"] == pytest.approx(summary["test_loss"], rel=1e-6)
 
 
@@ -241,7 +240,6 @@ def test_a_baseline_trains_as_pytorch_does() -> None:
     optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.5)
     federation.start(upload_table=False)
     for round_ in range(4):
-        assert federation.server.batches is not None
         ids = federation.server.batches.ids(round_)
         embeddings = [plain(data.features[m]["train"][ids]) for m, plain in enumerate(plains[:-1])]
         logits = plains[-1](torch.cat(embeddings, 1))
@@ -460,7 +458,6 @@ class Told(nn.Module):
         super().__init__()
         assert shape
         assert torch.Size(shape).numel() == inputs
-        assert cardinalities is not None
         assert not more
         self.top = nn.Linear(inputs + 7 * len(cardinalities), width)
         self.more = len(cardinalities)

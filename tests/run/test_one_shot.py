@@ -145,7 +145,7 @@ def test_what_does_not_go_with_it() -> None:
     with pytest.raises(ConfigError, match="sends clients nothing, so that there is nothing to"):
         setting("trained", "one-shot")
     with pytest.raises(Exception, match="ask nothing"):
-        OneShot().ask(None, 0, None)  # type: ignore[arg-type]
+        OneShot().ask(None, 0, None)
 
 
 def test_estimators_fit_keep_and_predict_it(tmp_path: Path) -> None:
@@ -172,7 +172,6 @@ def test_real_parties_upload_once_and_hear_nothing_of_labels(
     assert (summary["rounds"], summary["queries"]) == (0, [0, 0, 0, 0])
     assert summary["privacy"]["epsilon"] == 0  # in a trial too, as there is no secret noise
     kept = folder.load("raw_head")["head"]
-    assert isinstance(here.raw_head, dict)
     assert all(torch.equal(here.raw_head[name], kept[name]) for name in kept)
 
     def others(*about: Any) -> Records:

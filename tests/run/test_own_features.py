@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests import federations as fed
 from tests.rows import each
-from torch import Tensor, nn
+from torch import nn
 
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
@@ -85,8 +85,6 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> No
     parts = [client(own["train"]) for client, own in zip(clients, data.features, strict=False)]
     joined = torch.cat(parts, 1) if join == "concat" else sum(parts)
     joined = joined / 2 if join == "mean" else joined
-    assert data.own is not None
-    assert isinstance(joined, Tensor)
     rows = torch.cat([joined, both["encoder"](data.own.values["train"])], 1)
     nn.functional.cross_entropy(both["top"](rows), data.labels["train"]).backward()
     for module, found, rate in [
@@ -113,7 +111,6 @@ def test_the_encoder_is_trained_by_whatever_trains_the_server(update: str) -> No
 def test_own_features_cost_no_bytes_and_are_told_to_nobody() -> None:
     """Frames are the same in number and size, and no query changes with the label holder's own."""
     base = half_own(fed.data(24, 3))
-    assert base.own is not None
     other = Holding("own", {p: torch.randn_like(v) for p, v in base.own.values.items()})
     tapes = [
         fed.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
@@ -149,7 +146,6 @@ SUM: dict[str, Any] = {
 def test_nothing_of_a_sum_is_computed_from_own_columns(method: str) -> None:
     """Whatever they are, not even finite: the server's state and every byte to a client."""
     base = half_own(fed.data(29, 3))
-    assert base.own is not None
     found = []
     for size in (1.0, -1e30, math.inf, math.nan):
         values = {purpose: size * part for purpose, part in base.own.values.items()}
@@ -178,7 +174,6 @@ def test_own_columns_of_a_sum_enter_the_raw_head(tmp_path: Path) -> None:
     words = explain(experiment.config, whole["privacy"])
     assert not any("holder's own columns" in line for line in words.not_protected)
     again = Predictor.load(tmp_path / "whole").test().scores  # of the private model
-    assert again is not None
     assert again["auc"] == pytest.approx(whole["test_auc"])
 
 

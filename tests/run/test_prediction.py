@@ -135,8 +135,6 @@ def test_both_heads_predict_what_they_were_scored_by(
     run = trained(tmp_path, *settings)
     records = held_out(tmp_path / "gone.csv")
     private, raw = (Predictor.load(run, head).predict(records) for head in ("private", "raw"))
-    assert private.scores is not None
-    assert raw.scores is not None
     assert_same(private.scores, run)
     assert_same(raw.scores, run, "raw_head")
     assert not private.frame.equals(raw.frame)
@@ -149,7 +147,6 @@ def test_a_label_free_control_predicts_by_its_raw_head(
 ) -> None:
     run = trained(tmp_path, "control=label-free", *prepared)
     found = Predictor.load(run, "raw").predict(held_out(tmp_path / "gone.csv"))
-    assert found.scores is not None
     assert_same(found.scores, run)
     with pytest.raises(RunError, match="predict with --head raw"):
         Predictor.load(run, "private")
@@ -177,7 +174,6 @@ def test_predictions_are_those_that_the_run_was_scored_by(
 ) -> None:
     run = trained(tmp_path, *settings)
     found = Predictor.load(run).predict(held_out(tmp_path / "gone.csv"))
-    assert found.scores is not None
     assert found.scored == found.frame.height == 16
     assert_same(found.scores, run)
     right = found.frame["prediction"] == held_out(tmp_path / "gone.csv")["y"]
@@ -188,14 +184,12 @@ def test_a_regression_in_the_labels_own_units(tmp_path: Path) -> None:
     frame = people().with_columns(pl.col("debt").fill_null(5000.0) + 10_000)
     run = trained(tmp_path, *REGRESSION, frame=frame)
     found = Predictor.load(run).predict(held_out(tmp_path / "gone.csv"), id_column="who")
-    assert found.scores is not None
     assert_same(found.scores, run)
     assert found.frame.columns == ["who", "prediction"]
     truth = held_out(tmp_path / "gone.csv")["debt"].cast(pl.Float64)
     error = ((found.frame["prediction"].cast(pl.Float64) - truth) ** 2).mean()
-    assert isinstance(error, float)
     assert error**0.5 == pytest.approx(summary_of(run)["test_rmse"], rel=1e-5)
-    assert 8_000 < found.frame["prediction"].min() < 25_000  # type: ignore[operator]
+    assert 8_000 < found.frame["prediction"].min() < 25_000
 
 
 @each("settings", [(), ("data.validation=0",), ("data.name=breast-cancer",)])
@@ -203,7 +197,6 @@ def test_the_runs_own_test_records(tmp_path: Path, settings: tuple[str, ...]) ->
     overrides = ("data.limit=60", "batch_size=9", "epochs=2", *settings)
     Experiment(schema.load(None, overrides)).run(tmp_path / "run")
     found = Predictor.load(tmp_path / "run").test()
-    assert found.scores is not None
     assert_same(found.scores, tmp_path / "run")
     names = summary_of(tmp_path / "run")["classes"] or list("0123456789")
     assert set(found.frame["prediction"]) <= set(names)

@@ -47,18 +47,15 @@ def test_the_holder_alone_and_all_columns(table: Path) -> None:
         """Validation records are the test records in another order."""
         return {**values, "validation": values["test"].flip(0)}
 
-    assert data.own is not None
     own = replace(data.own, values=turned(data.own.values))
     features = tuple(map(turned, data.features))
     data = replace(data, labels=turned(data.labels), features=features, own=own)
     found = references.references(config, data)
-    assert found is not None
     assert found["metric"] == "auc"
     for kind in ("boosting", "linear"):
         assert found["alone"][kind] < 0.65
         assert found["pooled"][kind] > 0.8
     logits = references.pooled(config, data)
-    assert logits is not None
     expected = scores(references.plain(data.task), logits, data.labels["test"])["auc"]
     assert found["pooled"]["boosting"] == expected
     assert found["validation"] == {key: found[key] for key in ("alone", "pooled")}
@@ -70,7 +67,6 @@ def test_the_holder_alone_and_all_columns(table: Path) -> None:
 def test_a_regression_and_a_holder_without_columns(table: Path) -> None:
     config, data = made(table, label="amount")
     found = references.references(config, data)
-    assert found is not None
     assert (found["metric"], found["alone"]) == ("rmse", None)
     assert found["pooled"]["linear"] < 1.0
     assert "it has no columns" in summary_figures.statements({"references": found})[0][1]
@@ -84,7 +80,6 @@ def test_where_there_is_nothing_to_compare(table: Path) -> None:
     assert references.references(config, replace(data, labels=none)) is None
     few = {**data.labels, "validation": data.labels["validation"][:0]}
     without = references.references(config, replace(data, labels=few))
-    assert without is not None
     assert without["validation"] is None
     digits = Experiment(parse({"data": {"name": "digits", "limit": 100}}))
     assert references.references(digits.config, digits.data()) is None

@@ -39,11 +39,10 @@ def test_a_quantile_has_its_share_of_labels_below(tmp_path: Path) -> None:
         folder = tmp_path / str(level)
         config = ("data.loss=quantile", f"data.quantile={level}", "server.final_head=boosting")
         made[level] = experiment(*config).run(folder).summary
-        task = RunFolder(folder).preparation().task  # type: ignore[union-attr]
+        task = RunFolder(folder).preparation().task
         assert isinstance(task, Quantile)
         assert task.level == level
         again = Predictor.load(folder).test().scores
-        assert again is not None
         assert again["pinball"] == pytest.approx(made[level]["test_pinball"], rel=1e-5)
     assert made[0.1]["test_below"] < 0.35 < 0.65 < made[0.9]["test_below"]
     assert made[0.9]["raw_head"]["test_below"] > 0.6

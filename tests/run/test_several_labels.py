@@ -73,11 +73,9 @@ def test_a_run_learns_all_and_predicts_each(make: Make, tmp_path: Path) -> None:
     assert summary["test_auc_low"] < summary["test_auc"] < summary["test_auc_high"]
     predictor = Predictor.load(folder)
     again = predictor.test().scores
-    assert again is not None
     assert again["auc"] == pytest.approx(summary["test_auc"], abs=1e-6)
     frame = pl.read_csv(tmp_path / "people.csv")
     found = predictor.predict(frame)
-    assert found.scores is not None
     assert found.scores["auc"] > 0.8
     for name in NAMES:
         holds = found.frame[f"prediction_{name}"] == "yes"
@@ -87,12 +85,11 @@ def test_a_run_learns_all_and_predicts_each(make: Make, tmp_path: Path) -> None:
 
 def test_its_preparation_is_read_as_it_was_written(make: Make) -> None:
     made = make().data().preparation
-    assert made is not None
     read = Preparation.from_json(made.to_json())
     assert read.agrees_with(made)
     assert isinstance(read.task, MultiLabel)
     assert read.task.names == tuple(NAMES)
-    rows, labels = read.labels(  # type: ignore[misc]
+    rows, labels = read.labels(
         pl.DataFrame({"churned": ["yes", None], "complained": ["no", "no"], "late": ["yes"] * 2})
     )
     assert (rows.tolist(), labels.tolist()) == ([0], [[1.0, 0.0, 1.0]])

@@ -27,9 +27,7 @@ def study(comparison: Path) -> Study:
 
 
 def drawing(study: Study) -> Drawing:
-    found = curves.drawing(study, measures.CURVES)
-    assert found is not None
-    return found
+    return curves.drawing(study, measures.CURVES)
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +83,7 @@ def test_an_unfinished_seed_is_by_itself(study: Study) -> None:
 def plotted(*points: tuple[float, float]) -> plot.Plot:
     made = [Point({"round": x}, y, None) for x, y in points]
     line = Line("a", 0, "none", 1, {ACCURACY.key: made})
-    found = plot.plot(Drawing((line,), (ACCURACY,), (ROUND,)), ACCURACY, ROUND)
-    assert found is not None
-    return found
+    return plot.plot(Drawing((line,), (ACCURACY,), (ROUND,)), ACCURACY, ROUND)
 
 
 def test_positions() -> None:
@@ -130,7 +126,6 @@ def test_ticks_are_round() -> None:
 
 def test_epsilons_of_other_things_have_axes_of_their_own(private: Path) -> None:
     (run,) = read([private]).runs
-    assert run.summary is not None
     privacy = {**run.summary["privacy"], "covers": ["labels"]}
     other = replace(run, label="other", summary={**run.summary, "privacy": privacy})
     found = drawing(*studies([run, other]))
@@ -144,7 +139,6 @@ def test_epsilons_of_other_things_have_axes_of_their_own(private: Path) -> None:
 def test_bars_say_who_was_answered_when(study: Study) -> None:
     run = study.variants[1].runs[0]
     found = clients.timeline(run)
-    assert found is not None
     assert [client["answered"] for client in found["clients"]] == run.rows[-1]["queries"]
     assert sum(client["share"] for client in found["clients"]) == pytest.approx(1)
     assert [bool(client["note"]) for client in found["clients"]] == [False, True, False, False]
@@ -171,9 +165,7 @@ def test_what_comes_before_training_does_not_flatten_the_curves() -> None:
         points = [Point({"round": float(at)}, loss, None) for at, loss in enumerate(losses)]
         loss = measures.Measure("validation_loss", "Validation loss")
         lines = (Line("dpzv", 0, "none", 1, {"validation_loss": points}),)
-        made = plot.plot(Drawing(lines, (loss,), (ROUND,)), loss, ROUND)
-        assert made is not None
-        return made
+        return plot.plot(Drawing(lines, (loss,), (ROUND,)), loss, ROUND)
 
     low, high = drawn(0.5), drawn(80.0)
     assert not low.cut

@@ -30,8 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_curves_are_those_of_the_summary(folder: Path) -> None:
     run = read([folder]).runs[0]
     kept = ranking.tested(run)
-    assert kept is not None
-    assert run.summary is not None
     assert ranking._auc(kept) == pytest.approx(run.summary["test_auc"], abs=1e-6)
     curves = ranking._curves(kept)
     for name in ("roc", "pr"):
@@ -71,7 +69,6 @@ def test_a_run_without_test_records_beside_one_with_them(folder: Path, tmp_path:
     shutil.copytree(folder, tmp_path / "with")
     trial = ran(tmp_path / "trial", *BINARY, "batch_size=7")
     summary = RunFolder(trial).summary()
-    assert summary is not None
     kept = {key: value for key, value in summary.items() if not key.startswith("test_")}
     RunFolder(trial).write_summary(kept)
     cards = page_of(tmp_path).one("section", id="overview").all("li", class_="card")

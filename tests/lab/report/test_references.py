@@ -40,7 +40,6 @@ def run(
 def lines(*runs: Run) -> tuple[Study, dict[str, curves.Line]]:
     (study,) = studies(runs)
     drawn = curves.drawing(study, measures.CURVES)
-    assert drawn is not None
     return study, {line.name: line for line in drawn.lines}
 
 
@@ -53,10 +52,8 @@ def test_level_lines_are_those_of_the_same_records_and_in_the_frame() -> None:
         assert [p.at["round"] for p in points] == [0, 100]
         assert {round(p.mean, 9) for p in points} == {value}
     drawn = curves.drawing(study, measures.CURVES)
-    assert drawn is not None
     for axis in drawn.axes[:2]:
         made = plot.plot(drawn, drawn.measures[0], axis)
-        assert made is not None
         for stroke in made.strokes[1:]:
             x0, y0, x1, y1 = (float(n) for n in re.findall(r"[-\d.]+", stroke.path))
             assert (x0, x1) == (0, 1000)
@@ -90,7 +87,6 @@ def test_figures_beside_those_of_the_run() -> None:
     (card,) = tables.headlines(study)
     assert card["controls"] == [("label holder alone", "0.6000"), ("all columns pooled", "0.9000")]
     table = tables.methods(study)
-    assert table is not None
     assert table["heads"][:3] == ["Test AUC", "label holder alone", "all columns pooled"]
     study, found = lines(run("dpzv", {"boosting": 3.0, "linear": 2.5}, metric="rmse"))
     assert tables.headlines(study)[0]["controls"] == [("all columns pooled", "2.5000")]

@@ -18,7 +18,7 @@ from vertizo.lab.reproduction.study import GridConfig
 Make = Callable[..., Finished]
 Study = Callable[..., GridConfig]
 Of = Callable[..., Outcome]
-ORDER = Order(Path("nowhere"), None)  # type: ignore[arg-type]
+ORDER = Order(Path("nowhere"), None)
 TWO = {
     "vafl": {
         "words": "VAFL",
@@ -68,7 +68,7 @@ def test_columns_without_settings_share_runs(grid_study: Study) -> None:
         ("vafl", 1, tuple(CONTROLS)),
         ("vafl.wide", 1, tuple(CONTROLS)),
     ]
-    assert cases[1].config.client.model.outputs == 9  # type: ignore[union-attr]
+    assert cases[1].config.client.model.outputs == 9
 
 
 def test_a_cell_has_those_controls_that_it_names(grid_study: Study) -> None:

@@ -96,8 +96,8 @@ def test_later_trees_replace_keys_and_null_takes_them_away() -> None:
     second = {"method": {"name": "czofo", "num_directions": 7}, "client": {"model": {"outputs": 9}}}
     third = {"method": {"smoothing": 0.01}, "privacy": None}
     found = configure("x", [first, second, third], ["epochs=5"])
-    assert found.method.num_directions == 7  # type: ignore[union-attr]
-    assert found.method.smoothing == 0.01  # type: ignore[union-attr]
+    assert found.method.num_directions == 7
+    assert found.method.smoothing == 0.01
     assert found.privacy.mechanism == "none"
     assert found.epochs == 5
     # Another method forgets the first one's keys.
@@ -153,11 +153,11 @@ def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
     assert good.file(tmp_path).is_file()
     assert not bad.file(tmp_path).is_file()
     with pytest.raises(RunError, match="was killed"):
-        results({1: Task("a", os._exit, (9,))}, tmp_path, 1)  # type: ignore[arg-type]
+        results({1: Task("a", os._exit, (9,))}, tmp_path, 1)
 
 
 def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
-    order = Order(tmp_path, None)  # type: ignore[arg-type]
+    order = Order(tmp_path, None)
     keys = {
         "title": "x",
         "paper": "x",

@@ -70,7 +70,6 @@ def test_all_trials_together_are_root_n_times_one_with_noise_of_their_own(tmp_pa
     found = search(settings(*EXACT), tmp_path / "s", trials=5, pruner="none").privacy
     data = Experiment(settings(*EXACT)).data()
     releases = build(settings(*EXACT), data).releases
-    assert releases is not None
     mu = releases.known_mu
     assert found.guarantee == "simulated"
     assert found.delta == DELTA
@@ -89,7 +88,6 @@ def test_all_trials_together_are_root_n_times_one_with_noise_of_their_own(tmp_pa
     for number in range(3):
         own = RunFolder(tmp_path / f"s/trials/00{number}").config()
         plan = build(own, data).server.side.plan
-        assert plan.releases is not None
         noise = torch.stack([plan.total(torch.zeros(18)) for _ in range(200)]).flatten()
         noises.append(noise / plan.releases.reply.noise_std)
     together = torch.corrcoef(torch.stack(noises))
@@ -115,9 +113,7 @@ def test_secure_noise_is_counted_as_what_it_is(tmp_path: Path) -> None:
     found = search(own, tmp_path / "s", trials=2, pruner="none")
     assert {record.outcome for record in found.records} == {"finished"}
     releases = unledgered(own, Experiment(own).data()).releases
-    assert releases is not None
     assert releases.grid is not None
-    assert found.privacy.epsilon_together is not None
     clips = {RunFolder(tmp_path / f"s/trials/00{n}").config().privacy.clip for n in range(2)}
     assert len(clips) == 2
     gaussian = epsilon_of(math.sqrt(2) * releases.known_mu, DELTA)
@@ -192,7 +188,6 @@ def own_server(inputs: int, outputs: int) -> nn.Module:
 def test_a_total_epsilon_is_kept(tmp_path: Path) -> None:
     for name, base in (("exact", EXACT), ("secret", SECRET)):
         found = search(settings(*base), tmp_path / name, total_epsilon=2.0)
-        assert found.privacy.epsilon_together is not None
         assert 1.98 < found.privacy.epsilon_together <= 2.0
         each = RunFolder(tmp_path / name / "trials/001").config().privacy.epsilon
         assert each is not None

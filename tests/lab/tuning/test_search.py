@@ -69,13 +69,12 @@ def test_a_trial_is_worth_what_the_model_is_that_its_run_keeps(made: tuple[Path,
     folder, found = made
     for record in found.records:
         summary = RunFolder(folder / f"trials/{record.number:03d}").summary()
-        assert summary is not None
         best = summary["best"]
         assert record.score == (best["validation_accuracy"], best["validation_loss"])
         # Only the best trial has test figures.
         assert any(k.startswith("test_") for k in summary) == (record.number == found.best.number)
         assert "test_" not in (folder / f"trials/{record.number:03d}/metrics.jsonl").read_text()
-    best = max(found.records, key=lambda r: (r.score.value, -r.score.loss))  # type: ignore[union-attr]
+    best = max(found.records, key=lambda r: (r.score.value, -r.score.loss))
     assert found.best == best
 
 
@@ -87,7 +86,6 @@ def test_the_best_configuration_reruns_to_the_same_figures(
     for name, value in found.test.items():
         assert again[f"test_{name}"] == value
     trial = RunFolder(folder / f"trials/{found.best.number:03d}").summary()
-    assert trial is not None
     assert again["best"] == trial["best"]
 
 
@@ -128,9 +126,7 @@ def test_the_test_records_are_not_there_while_it_searches(
 def test_the_label_holders_own_test_records_are_left_out_as_well() -> None:
     own = settings(*SMALL, "data.name=breast-cancer", "data.label_holder=mean", "data.parties=null")
     data = Experiment(own).data()
-    assert data.own is not None
     blind = without_tests(data)
-    assert blind.own is not None
     assert blind.own.values["test"].shape[0] == 0
     assert torch.equal(blind.own.values["train"], data.own.values["train"])
 

@@ -14,9 +14,7 @@ NAMED: list[Any] = ["auto", "dpzv", {"name": "dpzv", "smoothing": 0.1}, Dpzv(smo
 
 
 def smoothing_of(model: Any) -> float:
-    found = model._config.method.smoothing
-    assert isinstance(found, float)
-    return found
+    return model._config.method.smoothing
 
 
 def test_a_grid_over_an_option_of_the_method() -> None:

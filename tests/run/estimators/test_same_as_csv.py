@@ -78,7 +78,7 @@ def assert_same(run: Path, fitted: Any, rows: Any) -> None:
     probabilities = predictor.predict(frame).frame.select("^probability_.*$").to_numpy()
     assert np.array_equal(probabilities, fitted.predict_proba(rows))
     assert folder.preparation() == fitted._preparation or (
-        folder.preparation().to_json().replace('"defaulted"', '"label"')  # type: ignore[union-attr]
+        folder.preparation().to_json().replace('"defaulted"', '"label"')
         == fitted._preparation.to_json()
     )
 
