@@ -17,9 +17,9 @@ def says(text: str, *words: str, case: object = "") -> None:
 @contextmanager
 def one_line(
     error: type[Exception], *words: str, match: str = "", case: object = ""
-) -> Iterator[None]:
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Something within raises that error; its text is one line, with all these words in it."""
     with pytest.raises(error, match=match) as caught:
-        yield
+        yield caught
     assert "\n" not in str(caught.value), case
     says(str(caught.value), *words, case=case)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.lab.conftest import EXACT, TINY, timeless
+from tests.words import one_line
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab import comparison
@@ -92,9 +93,8 @@ class TestRuns:
         wild = ("client.optimizer.learning_rate=1e30", "server.optimizer.learning_rate=1e30")
         (bad,) = planned(tmp_path / "bad", "vafl", settings=wild)
         (good,) = planned(tmp_path / "good", "vafl")
-        with pytest.raises(RunError, match="training diverged") as caught:
+        with one_line(RunError, "training diverged"):
             comparison.execute([bad, good], RayCluster())
-        assert "\n" not in str(caught.value)
         assert not bad.folder.exists()
         found = RunFolder(good.folder)
         alone = Experiment(good.config).run()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests import deployments as dep
-from tests.refusals import refused
+from tests.data.refusals import refused
 from tests.same import same
 
 from vertizo.config.schema import ExperimentConfig, parse

@@ -15,6 +15,7 @@ import torch
 from tests import federations as fed
 from tests.rows import each
 from tests.same import same
+from tests.words import one_line
 
 import vertizo
 from vertizo.config import schema
@@ -375,9 +376,8 @@ class TestRefused:
         def strict(constant: str) -> None:
             raise AssertionError(f"{constant} is no JSON")
 
-        with pytest.raises(RunError, match=r"diverged.*learning_rate") as caught:
+        with one_line(RunError, match=r"diverged.*learning_rate"):
             ran("epochs=5", rate, more, out=tmp_path)
-        assert "\n" not in str(caught.value)
         assert not (tmp_path / "summary.json").exists()
         for row in (tmp_path / "metrics.jsonl").read_text().splitlines():
             json.loads(row, parse_constant=strict)
@@ -499,9 +499,8 @@ class TestResume:
         whole = path.read_bytes()
         for kept in (0, 100, -1):
             path.write_bytes(whole[:kept])
-            with pytest.raises(RunError, match=str(path)) as caught:
+            with one_line(RunError, str(path)):
                 ran("rounds=3", out=tmp_path, resume=True)
-            assert "\n" not in str(caught.value)
 
     def test_a_lost_best_checkpoint_is_written_again(self, tmp_path: Path) -> None:
         ran("rounds=30", "evaluate_every=10", out=tmp_path)

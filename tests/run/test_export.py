@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.commands import program
-from tests.refusals import refused
+from tests.data.refusals import refused
 from torch import nn
 
 from vertizo.config.schema import parse

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.data.refusals import refused
 from tests.rows import each
 from tests.same import same
 
@@ -133,14 +134,6 @@ def cut(settings: schema.ExperimentConfig) -> VerticalData:
     return vertical.cut(pooled, settings.data, Stream.from_seed(settings.seed))
 
 
-def refusal(words: list[str], *overrides: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        made(*overrides)
-    for word in words:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def client(path: str, *more: str) -> tuple[str, ...]:
     return (f"client.model={{name: module, path: 'mine.py:{path}'}}", *more)
 
@@ -238,7 +231,7 @@ REFUSED = [
 
 @each("overrides, words", REFUSED)
 def test_what_does_not_fit_is_refused(overrides: tuple[str, ...], words: list[str]) -> None:
-    refusal(words, *overrides)
+    refused(words, ConfigError, made, *overrides)
 
 
 CLIENTS = [
@@ -278,7 +271,7 @@ class TestUsersModels:
         if (method, path) == ("vafl", "Normalised"):  # a baseline trains as PyTorch does
             made(*overrides)
             overrides = (*overrides, "privacy.noise_std=1")
-        refusal(["client.model", *words], *overrides)
+        refused(["client.model", *words], ConfigError, made, *overrides)
 
     @each(
         "path, more, words",
@@ -288,7 +281,13 @@ class TestUsersModels:
         self, path: str, more: tuple[str, ...], words: list[str]
     ) -> None:
         more = tuple(text.replace("client", "server") for text in more)
-        refusal(["server.model", *words], "client.model.outputs=4", *server(path, *more))
+        refused(
+            ["server.model", *words],
+            ConfigError,
+            made,
+            "client.model.outputs=4",
+            *server(path, *more),
+        )
 
     def test_a_server_model_of_the_wrong_sizes(self) -> None:
         for outputs, words in (
@@ -296,7 +295,13 @@ class TestUsersModels:
             (4, ["3 outputs", "digits", "10"]),
         ):
             wrong = server("Net", "server.model.arguments={inputs: 16, outputs: 3}")
-            refusal(["server.model", *words], f"client.model.outputs={outputs}", *wrong)
+            refused(
+                ["server.model", *words],
+                ConfigError,
+                made,
+                f"client.model.outputs={outputs}",
+                *wrong,
+            )
 
     @each(
         "path, parameters, words",
@@ -315,4 +320,4 @@ class TestUsersModels:
     def test_a_function_that_cannot_work(
         self, path: str, parameters: int, words: list[str]
     ) -> None:
-        refusal(["client.model", *words], *function(path, parameters=parameters))
+        refused(["client.model", *words], ConfigError, made, *function(path, parameters=parameters))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.data.refusals import refused
 from tests.rows import each
 from tests.same import same
 from torch import Tensor, nn
@@ -121,11 +122,7 @@ def both(kind: type[nn.Module]) -> dict[str, Any]:
 
 
 def refusal(settings: Any, *words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Experiment(settings).run()
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
+    refused(words, ConfigError, Experiment(settings).run)
 
 
 def made(settings: Any, rounds: int | None = None) -> Federation:

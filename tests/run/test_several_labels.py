@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tests.refusals import refused
+from tests.data.refusals import refused
 from tests.rows import each
 
 import vertizo as vz

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.words import says
+from tests.words import one_line
 
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
@@ -206,10 +206,8 @@ def test_a_base_lends_its_keys_and_its_runs() -> None:
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     for old, new, words in WRONG:
-        with pytest.raises(ConfigError) as error:
+        with one_line(ConfigError, *words, case=new):
             study.load(written(tmp_path, old, new))
-        assert "\n" not in str(error.value), new
-        says(str(error.value), *words, case=new)
     found = study.load(written(tmp_path, "{epochs: 3}", "{epoch: 3}"))
     with pytest.raises(ConfigError, match="none, vafl: unknown key 'epoch'"):
         grid.cases(found, ORDER)
