@@ -93,9 +93,8 @@ class _Processes:
             return
         # Runs ask git for the commit, which takes no time: Python is what starts for seconds.
         python = event == "subprocess.Popen" and "python" in Path(os.fsdecode(arguments[0])).name
-        assembler = event == "os.posix_spawn" and "ptxas" in str(
-            arguments[0]
-        )  # Triton's, on a card
+        # Triton's, on a card
+        assembler = event == "os.posix_spawn" and "ptxas" in str(arguments[0])
         if python or (event in STARTS and not assembler):
             raise RuntimeError("a test of the gate starts a process: mark it full")
 

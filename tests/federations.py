@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -285,13 +286,9 @@ class Twins:
     """Of the clients."""
 
     def __post_init__(self) -> None:
-        self._optimizers = [
-            torch.optim.SGD(client.parameters(), lr=self.rate, momentum=self.momentum)
-            for client in self.clients
-        ]
-        self._server_optimizer = torch.optim.SGD(
-            self.server.parameters(), lr=0.1, momentum=self.momentum
-        )
+        sgd = partial(torch.optim.SGD, momentum=self.momentum)
+        self._optimizers = [sgd(client.parameters(), lr=self.rate) for client in self.clients]
+        self._server_optimizer = sgd(self.server.parameters(), lr=0.1)
 
     def round(
         self,

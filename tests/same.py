@@ -1,4 +1,4 @@
-"""Whether two states are the same in every bit."""
+"""Whether two states are the same in every bit, and figures but for the clock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import math
 from typing import Any
 
 from torch import Tensor
+
+CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
+"""Figures that no two runs share."""
+
+
+def timeless(figures: dict[str, Any] | None) -> dict[str, Any]:
+    """Figures without those that differ from one run to the next."""
+    return {key: value for key, value in (figures or {}).items() if key not in CLOCK}
 
 
 def same(one: Any, two: Any) -> bool:

@@ -87,9 +87,8 @@ def test_bytes_of_a_page_are_those_that_runs_count(name: str) -> None:
     full, rest = divmod(summary["records"], MADE["traffic"].BATCH)
     counted = [exchange(name)] * full + [exchange(name, rest)] * (rest > 0)
     assert summary["bytes_up"] == summary["clients"] * sum(each.query for each in counted)
-    assert summary["bytes_down"] == summary["clients"] * sum(
-        each.reply + each.announcement for each in counted
-    )
+    down = sum(each.reply + each.announcement for each in counted)
+    assert summary["bytes_down"] == summary["clients"] * down
 
 
 def test_bytes_are_of_the_run_that_starts_without_a_configuration() -> None:

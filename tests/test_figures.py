@@ -92,12 +92,9 @@ def test_a_wrong_file_part_or_section_is_found() -> None:
     assert figures.faults(section(TABLE, files=("digits_demo.json#dpzv",))) == []
     frozen = figures.faults(section(TABLE, files=("digits_demo.json#frozen",)))
     assert any("95.2 ± 1.2" in each for each in frozen)
+    known = {"Elsewhere": {"files": ["digits_demo.json"]}}
     with pytest.raises(ValueError, match="page has no section 'Elsewhere'"):
-        list(
-            figures.sections(
-                "page", f"## Title{TABLE}", {"Elsewhere": {"files": ["digits_demo.json"]}}
-            )
-        )
+        list(figures.sections("page", f"## Title{TABLE}", known))
 
 
 def test_most_changed_digits_of_the_pages_are_found() -> None:

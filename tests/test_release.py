@@ -77,10 +77,8 @@ def test_what_keeps_a_version_from_being_published(
     text = (ready / name).read_text()
     assert old in text
     (ready / name).write_text(text.replace(old, new, 1))
-    assert any(
-        line.startswith((words, f"src/vertizo/core/{words}"))
-        for line in RELEASE["faults"]("1.2.0", ready)
-    )
+    starts = (words, f"src/vertizo/core/{words}")
+    assert any(line.startswith(starts) for line in RELEASE["faults"]("1.2.0", ready))
 
 
 def test_the_description_on_pypi_names_no_file_beside_it() -> None:
@@ -155,10 +153,8 @@ def test_a_site_has_every_version_and_shows_the_newest_release(tmp_path: Path) -
         (built / "index.html").write_text(name)
         PUBLISH(site, built, name, "https://example.org/pages/")
         assert f"url={first}/" in (site / "index.html").read_text()
-        assert (
-            f"<loc>https://example.org/pages/{first}/sitemap.xml</loc>"
-            in (site / "sitemap.xml").read_text()
-        )
+        place = f"<loc>https://example.org/pages/{first}/sitemap.xml</loc>"
+        assert place in (site / "sitemap.xml").read_text()
     ElementTree.parse(site / "sitemap.xml")
     names = json.loads((site / "versions.json").read_text())
     assert names == ["latest", "1.10.0", "1.9.0", "1.2.0"]

@@ -16,6 +16,7 @@ from tests.cli.test_predict import TABLE
 from tests.commands import Vertizo
 from tests.damage import drawn, each_file, survey
 from tests.once import Once
+from tests.same import timeless
 
 import vertizo as vz
 from vertizo.config import schema
@@ -32,7 +33,6 @@ SETTINGS = (
     "epochs=3",
     "seed=0",
 )
-CLOCK = ("seconds", "finished", "peak_memory_mib", "rounds_per_second")
 
 
 class Stop(Callback):
@@ -87,11 +87,6 @@ NUMBERS = np.random.default_rng(0).normal(size=(60, 2))
 FRAME = pl.DataFrame({"x": NUMBERS[:, 0], "z": NUMBERS[:, 1]})
 
 
-def plain(row: Any) -> Any:
-    """Figures, but those of clocks."""
-    return {key: value for key, value in row.items() if key not in CLOCK}
-
-
 @pytest.fixture
 def commands(vertizo: Vertizo, here: Path) -> Callable[..., Callable[[Path], Any]]:
     """What commands say and write of a folder; RunError where one is refused."""
@@ -127,7 +122,7 @@ def resumed(folder: Path) -> Any:
     result = Experiment(made.config()).run(folder, resume=True)
     models = [made.load(name) for name in ("last", "best")]
     parameters = [repr(each.get("parameters", each)) for each in models]
-    return plain(result.summary), list(map(plain, made.metrics())), parameters
+    return timeless(result.summary), list(map(timeless, made.metrics())), parameters
 
 
 def estimated(folder: Path) -> Any:

@@ -54,9 +54,8 @@ def test_a_header_alone_predicts_a_header_alone(
     wanted = ["name", "prediction", "probability_no", "probability_yes"]
     columns = ("name", "size", "shape")
     Path("new.csv").write_text(";".join(columns) + "\n")
-    pl.DataFrame(schema={"name": pl.String, "size": pl.Float64, "shape": pl.String}).write_parquet(
-        "new.parquet"
-    )
+    schema = {"name": pl.String, "size": pl.Float64, "shape": pl.String}
+    pl.DataFrame(schema=schema).write_parquet("new.parquet")
     for new in ("new.csv", "new.parquet"):
         predict_offline(run, Path(new), Path("out.csv"), id_column="name")
         assert Path("out.csv").read_text() == ",".join(wanted) + "\n"

@@ -53,23 +53,16 @@ def test_ours_are_entry_points_whose_objects_are_there() -> None:
 
 
 def test_somebody_elses_commands_are_as_ours(offered: Any, vertizo: Vertizo) -> None:
-    offered(theirs=Wing(commands={"hello": ("Say hello.", f"{__name__}:hello")}))
+    said = "Say hello.", f"{__name__}:hello"
+    offered(theirs=Wing(commands={"hello": said}))
     assert vertizo("hello").out == "hello\n"
     assert "hello" in vertizo("--help").out
-    offered(
-        theirs=Wing(
-            commands={
-                "hello": ("Say hello.", f"{__name__}:hello"),
-                "acme greet": ("Say hello.", f"{__name__}:hello"),
-            }
-        )
-    )
+    offered(theirs=Wing(commands={"hello": said, "acme greet": said}))
     assert vertizo("acme", "greet").out == "hello\n"
     assert "acme" in vertizo("--help").out
     assert "greet  Say hello." in vertizo("acme", "--help").out
-    assert vertizo("acme", "gret").line.startswith(
-        "vertizo: no command 'gret'; did you mean 'greet'"
-    )
+    near = "vertizo: no command 'gret'; did you mean 'greet'"
+    assert vertizo("acme", "gret").line.startswith(near)
     assert vertizo("helo").line == "vertizo: no command 'helo'; did you mean 'hello'?"
     assert vertizo("compare").code == 2  # whose wing is not there
 

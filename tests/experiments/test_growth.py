@@ -50,9 +50,8 @@ def test_planted_records_have_a_loss_of_a_half_and_slopes_of_their_own() -> None
     labels = data.labels["train"]
     task = data.task
     assert isinstance(task, LeastSquares)
-    assert float(task.losses(torch.zeros(4000, 3), labels).values.mean()) == pytest.approx(
-        0.5, rel=0.05
-    )
+    losses = task.losses(torch.zeros(4000, 3), labels).values
+    assert float(losses.mean()) == pytest.approx(0.5, rel=0.05)
     whole = torch.cat([part["train"] for part in data.features], 1)
     solved = torch.linalg.lstsq(whole, labels).solution
     assert torch.allclose(whole @ solved, labels, atol=1e-4)

@@ -26,17 +26,11 @@ EXACT = (
     "privacy.epsilon=3",
     "server.update=none",
 )
-CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
 
 
 def settings(*overrides: str) -> ExperimentConfig:
     """A configuration of nothing but these."""
     return schema.load(None, overrides)
-
-
-def timeless(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures without those that differ from one run to the next."""
-    return {key: value for key, value in figures.items() if key not in CLOCK}
 
 
 def ran(out: Path, *overrides: str) -> Path:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lab.conftest import TINY, Compared, timeless
+from tests.lab.conftest import TINY, Compared
+from tests.same import timeless
 from tests.words import one_line
 
 from vertizo.config import schema as configuration

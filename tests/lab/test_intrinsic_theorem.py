@@ -60,10 +60,9 @@ def test_the_two_compositions_differ_by_where_epsilon_stands() -> None:
     for epsilon in (1e-3, 0.5, 1.0, 2.0):
         root = math.sqrt(2 * T * math.log(1e6))
         drift = T * epsilon * (math.exp(epsilon) - 1)
-        assert total_as_printed(epsilon, T, DELTA) == pytest.approx(
-            root * math.sqrt(epsilon) + drift, rel=1e-12
-        )
-        assert total_as_cited(epsilon, T, DELTA) == pytest.approx(root * epsilon + drift, rel=1e-12)
+        printed, cited = root * math.sqrt(epsilon) + drift, root * epsilon + drift
+        assert total_as_printed(epsilon, T, DELTA) == pytest.approx(printed, rel=1e-12)
+        assert total_as_cited(epsilon, T, DELTA) == pytest.approx(cited, rel=1e-12)
     assert total_as_cited(1e4, T, DELTA) == math.inf
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lab.conftest import EXACT, TINY, timeless
+from tests.lab.conftest import EXACT, TINY
+from tests.same import timeless
 from tests.words import one_line
 
 from vertizo.core.errors import ConfigError, RunError
@@ -98,7 +99,7 @@ class TestRuns:
         assert not bad.folder.exists()
         found = RunFolder(good.folder)
         alone = Experiment(good.config).run()
-        assert timeless(found.summary() or {}) == timeless(alone.summary)
+        assert timeless(found.summary()) == timeless(alone.summary)
         assert [timeless(row) for row in found.metrics()] == [timeless(r) for r in alone.metrics]
         assert found.config() == good.config
         assert found.has("last")

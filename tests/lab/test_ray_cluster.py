@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import TINY, timeless
+from tests.lab.conftest import TINY
+from tests.same import timeless
 from tests.waiting import until
 
 from vertizo.core.version import VERSION

@@ -76,9 +76,8 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_draws(tmp_path: Path) -
 
 
 def test_what_does_not_fit(tmp_path: Path) -> None:
-    refused(
-        ["simulation.activation has 2 probabilities", "3 clients"], ConfigError, ran, 9, [0.5] * 2
-    )
+    words = ["simulation.activation has 2 probabilities", "3 clients"]
+    refused(words, ConfigError, ran, 9, [0.5] * 2)
     keys = {"simulation": {"activation": [0.25] * 4}, "rounds": 9}
     with pytest.raises(ValueError, match=r"simulation\.activation is for simulations"):
         dep.serve_config(tmp_path, **keys)

@@ -149,9 +149,8 @@ def test_what_is_said_beforehand_is_of_what_is_taken(tmp_path: Path) -> None:
     Experiment(choosing.parse(given)).check()
     experiment = Experiment(schema.parse(named))
     data = experiment.data()
-    DurableLedger.create(
-        tmp_path / "spent.sqlite", budget_for(experiment.config, data, 1), names=names_of(data)
-    )
+    budget = budget_for(experiment.config, data, 1)
+    DurableLedger.create(tmp_path / "spent.sqlite", budget, names=names_of(data))
     ran = Experiment(choosing.parse(given)).run().summary["privacy"]
     assert ran["epsilon"] == pytest.approx(expected["epsilon"])
     with pytest.raises(RunError, match="ledger"):

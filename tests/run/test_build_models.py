@@ -197,10 +197,8 @@ def faint() -> nn.Module:
 def test_models_that_take_records_together_are_found() -> None:
     """At the sizes that they will see, and with several exchanges."""
     generator = torch.Generator().manual_seed(1)
-    rows, tokens = (
-        torch.randn(5, 6, generator=generator),
-        torch.randint(0, 10, (5, 3), generator=generator),
-    )
+    rows = torch.randn(5, 6, generator=generator)
+    tokens = torch.randint(0, 10, (5, 3), generator=generator)
     for module in (standardised(), loud(), faint()):
         assert mixes_records(wrap(module), rows)
     assert not mixes_records(wrap(nn.Linear(6, 3)), rows)

@@ -410,10 +410,8 @@ def test_what_is_covered(overrides: tuple[str, ...], holders: bool, features: bo
 )
 def test_a_choice_among_fitted_models_shows_features(more: tuple[str, ...], features: bool) -> None:
     """Every member learns which evaluation was the best, of models fitted to their own features."""
-    chosen = config.load(
-        None,
-        ("method.name=label-statistic", "privacy.epsilon=1", "data.limit=100", *more),
-    )
+    statistic = ("method.name=label-statistic", "privacy.epsilon=1", "data.limit=100")
+    chosen = config.load(None, (*statistic, *more))
     covers = build(chosen, Experiment(chosen).data()).statement().covers
     assert any("features" in thing for thing in covers) is features
 

@@ -34,22 +34,14 @@ def tensors() -> st.SearchStrategy[Tensor]:
 
 
 def states() -> st.SearchStrategy[Any]:
-    keys = st.text(st.characters(blacklist_categories=["Cs"]), max_size=4).filter(
-        lambda key: not key.startswith("$")
-    )
-    plain = st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(2**70), 2**70),
-        st.floats(),
-        st.text(st.characters(blacklist_categories=["Cs"]), max_size=5),
-    )
-    leaves = st.one_of(plain, tensors(), st.binary(max_size=5))
+    letters = st.characters(blacklist_categories=["Cs"])
+    keys = st.text(letters, max_size=4).filter(lambda key: not key.startswith("$"))
+    numbers = st.booleans() | st.integers(-(2**70), 2**70) | st.floats()
+    plain = st.none() | numbers | st.text(letters, max_size=5)
+    leaves = plain | tensors() | st.binary(max_size=5)
     return st.recursive(
         leaves,
-        lambda inner: st.one_of(
-            st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=3)
-        ),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
         max_leaves=8,
     )
 

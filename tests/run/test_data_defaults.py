@@ -68,11 +68,8 @@ class TestComplete:
             chosen = complete(parse(config), people(20_000, columns, parties=3)).method
             return int(chosen.model_dump()["num_directions"])
 
-        assert [count("label-statistic", 1.0, columns) for columns in (4, 100, 400)] == [
-            16,
-            25,
-            100,
-        ]
+        counts = [count("label-statistic", 1.0, columns) for columns in (4, 100, 400)]
+        assert counts == [16, 25, 100]
         assert [count("label-statistic", 0.1, columns) for columns in (4, 400)] == [16, 20]
         assert [count("tangent", 1.0, columns) for columns in (4, 400)] == [16, 54]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests import federations as fed
 from tests.rows import each
-from tests.same import same
+from tests.same import same, timeless
 from tests.words import one_line
 
 import vertizo
@@ -27,8 +27,6 @@ from vertizo.run.experiment import Experiment, Progress, Result
 from vertizo.run.loop.federation import Federation, build
 from vertizo.run.results.folder import RunFolder
 
-CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
-"""Figures that no two runs share."""
 TINY = ("seed=0", "data.limit=60", "batch_size=9", "epochs=3")
 """54 training records in 6 batches, 4 clients: 24 rounds an epoch."""
 GAUSSIAN = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.noise_std=0.2")
@@ -59,10 +57,6 @@ def tiny(*overrides: str) -> ExperimentConfig:
 
 def ran(*overrides: str, out: Path | None = None, **more: Any) -> Result:
     return Experiment(tiny(*overrides)).run(out, **more)
-
-
-def timeless(tree: dict[str, Any] | None) -> dict[str, Any]:
-    return {key: value for key, value in (tree or {}).items() if key not in CLOCK}
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -192,10 +192,9 @@ class TestBuilt:
         own = made(f"method.name={method}", *client("Net", "client.model.arguments.outputs=4"))
         assert [model.parameters.numel() for model in own.models] == [16 * 4 + 4] * 4
         assert own.server.side.table.dims == (4, 4, 4, 4)
-        model = (
-            "{name: module, path: torch.nn:Linear, arguments: {in_features: 16, out_features: 2}}"
-        )
-        known = made(f"client.model={model}", "data.split=even")
+        sizes = "client.model.arguments={in_features: 16, out_features: 2}"
+        linear = "client.model={name: module, path: torch.nn:Linear}"
+        known = made(linear, sizes, "data.split=even")
         assert known.server.side.table.dims == (2, 2, 2, 2)
 
     def test_a_server_module_from_a_file(self) -> None:

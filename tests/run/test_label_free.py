@@ -79,9 +79,8 @@ def test_clients_send_their_first_components_whatever_the_labels() -> None:
     for first, second, own in zip(*sent, data.features, strict=True):
         assert torch.equal(first, second)
         assert first.shape == (60, fed.DIM)
-        components = torch.from_numpy(
-            decomposition.PCA(fed.DIM).fit_transform(own["train"].double().numpy())
-        )
+        fitted = decomposition.PCA(fed.DIM).fit_transform(own["train"].double().numpy())
+        components = torch.from_numpy(fitted)
         apart = (first.double() / components).abs()  # up to the sign of each
         assert torch.allclose(apart, torch.ones_like(apart), rtol=1e-3)
 
@@ -139,10 +138,8 @@ def test_it_goes_with_every_task_method_and_head(changes: dict[str, Any]) -> Non
 def test_who_has_it() -> None:
     embeddings = {"client": {"model": {"name": "text-embeddings", "checkpoint": "random"}}}
     assert controls_of(ExperimentConfig()) == ("frozen", "random", "label-free")
-    assert controls_of(parse({**embeddings, "server": {"model": {"name": "text-rest"}}})) == (
-        "frozen",
-        "random",
-    )
+    texts = parse({**embeddings, "server": {"model": {"name": "text-rest"}}})
+    assert controls_of(texts) == ("frozen", "random")
     for changes, expected in (
         ({}, False),
         ({"privacy": {"epsilon": 1.0}}, True),

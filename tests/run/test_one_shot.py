@@ -107,12 +107,9 @@ def test_nothing_untrained_is_scored_handed_on_or_counted(tmp_path: Path) -> Non
     config = configured(privacy={"epsilon": 1.0})
     with pytest.raises(ConfigError, match="release nothing; leave the ledger out"):
         budget_for(config, Experiment(config).data(), 1)
-    assert Experiment(configured(privacy={"epsilon": 1.0, "noise": "secure"})).run(
-        tmp_path / "secure"
-    )
-    Experiment(configured(privacy={"epsilon": 1.0, "noise": "secure"})).run(
-        tmp_path / "secure", resume=True
-    )
+    secure = Experiment(configured(privacy={"epsilon": 1.0, "noise": "secure"}))
+    assert secure.run(tmp_path / "secure")
+    secure.run(tmp_path / "secure", resume=True)
 
 
 def test_a_codec_makes_the_upload_smaller() -> None:

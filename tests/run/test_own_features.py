@@ -64,9 +64,8 @@ def joined_module(federation: Federation, width: int, own: int, sizes: list[int]
     encoder = nn.Linear(own, 4)
     top = nn.Sequential(nn.Linear(width + 4, sizes[0]), nn.ReLU(), nn.Linear(sizes[0], sizes[1]))
     both = nn.ModuleDict({"top": top, "encoder": encoder})
-    nn.utils.vector_to_parameters(
-        federation.server.side.model.parameters.clone(), both.parameters()
-    )
+    parameters = federation.server.side.model.parameters
+    nn.utils.vector_to_parameters(parameters.clone(), both.parameters())
     return both
 
 

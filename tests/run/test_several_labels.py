@@ -44,11 +44,10 @@ def make(tmp_path: Path) -> Make:
     def call(*settings: str, no: str = "no", yes: str = "yes", **columns: Any) -> Experiment:
         frame, truth = people()
         labels = {name: np.where(truth[:, place], yes, no) for place, name in enumerate(NAMES)}
-        frame.with_columns(pl.Series(k, v) for k, v in {**labels, **columns}.items()).write_csv(
-            tmp_path / "people.csv"
-        )
+        added = [pl.Series(*pair) for pair in {**labels, **columns}.items()]
+        frame.with_columns(added).write_csv(path := tmp_path / "people.csv")
         given = (
-            f"data.path={tmp_path / 'people.csv'}",
+            f"data.path={path}",
             "data.name=table",
             f"data.label=[{','.join(NAMES)}]",
             "data.columns={a: [x0, x1, x2], b: [x3, x4, x5]}",
@@ -89,9 +88,8 @@ def test_its_preparation_is_read_as_it_was_written(make: Make) -> None:
     assert read.agrees_with(made)
     assert isinstance(read.task, MultiLabel)
     assert read.task.names == tuple(NAMES)
-    rows, labels = read.labels(
-        pl.DataFrame({"churned": ["yes", None], "complained": ["no", "no"], "late": ["yes"] * 2})
-    )
+    table = {"churned": ["yes", None], "complained": ["no", "no"], "late": ["yes"] * 2}
+    rows, labels = read.labels(pl.DataFrame(table))
     assert (rows.tolist(), labels.tolist()) == ([0], [[1.0, 0.0, 1.0]])
     text = made.to_json().replace(
         '"column": [\n   "churned",\n   "complained",\n   "late"\n  ]', '"column": "late"'
@@ -104,9 +102,8 @@ def test_an_epsilon_takes_public_values(make: Make) -> None:
     run = make(*exact, "data.classes=['no', 'yes']").run().summary["privacy"]
     assert (run["guarantee"], run["covers"][0]) == ("simulated", "labels")
     assert run["epsilon"] <= 2
-    refused(
-        ["privacy.epsilon is 2", "data.classes", '["no", "yes"]'], ConfigError, make(*exact).run
-    )
+    words = ["privacy.epsilon is 2", "data.classes", '["no", "yes"]']
+    refused(words, ConfigError, make(*exact).run)
 
 
 def test_the_order_of_classes_says_which_is_yes(make: Make) -> None:
@@ -125,9 +122,8 @@ def test_labels_that_are_no_yes_and_no_are_refused(make: Make) -> None:
     assert make("data.classes=['no','yes']", **one).run().summary["test_auc"] > 0.7
     gone = {"late": ["yes", "no"] * 299 + [None, "no"]}
     refused(["'late' is missing in 1 of 600"], DataError, make(**gone).data)
-    refused(
-        ["data.label names the column 'nope'"], ConfigError, make("data.label=[late, nope]").data
-    )
+    nowhere = make("data.label=[late, nope]")
+    refused(["data.label names the column 'nope'"], ConfigError, nowhere.data)
 
 
 def test_what_is_about_one_label_is_refused(make: Make) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests import federations as fed
 from tests.rows import each
+from tests.same import same
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.protocol import wire
@@ -209,28 +210,18 @@ def test_uploads_are_counted_apart(timing: str) -> None:
     assert traffic.table == size
     assert size > RECORDS * PARTIES * 3 * 4
     assert (traffic.up, traffic.evaluation) == (0, 0)
-    expected = torch.cat(
-        [
-            model(own["train"])
-            for model, own in zip(federation.models, federation.data.features, strict=True)
-        ],
-        1,
-    )
+    pairs = zip(federation.models, federation.data.features, strict=True)
+    expected = torch.cat([model(own["train"]) for model, own in pairs], 1)
     assert torch.equal(federation.server.side.table.values, expected)
-    assert all(
-        torch.equal(a, model.parameters) for a, model in zip(start, federation.models, strict=True)
-    )
+    assert same(start, [model.parameters for model in federation.models])
     fed.go_on(federation, 3)
     before = (traffic.up, traffic.down, traffic.table)
     for purpose in ("test", "validation"):
         federation.simulator.upload(purpose, 11)
         federation.server.score(purpose)
     assert (traffic.up, traffic.down, traffic.table) == before
-    sizes = [
-        len(party.upload(purpose, 0, 11))
-        for party in federation.clients
-        for purpose in ("test", "validation")
-    ]
+    clients, purposes = federation.clients, ("test", "validation")
+    sizes = [len(party.upload(purpose, 0, 11)) for party in clients for purpose in purposes]
     assert traffic.evaluation == sum(sizes)
 
 

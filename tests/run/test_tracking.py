@@ -34,6 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 TINY = ("data.limit=60", "batch_size=9", "epochs=3")
+NOISED = ("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1")
 KINDS = ("tensorboard", "mlflow")
 Points = dict[str, list[tuple[int, float]]]
 
@@ -127,9 +128,7 @@ def targets(places: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def result(places: Path, targets: list[str]) -> Result:
-    return experiment("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1").run(
-        places / "run", track=targets
-    )
+    return experiment(*NOISED).run(places / "run", track=targets)
 
 
 class TestWhatIsWritten:
@@ -156,7 +155,7 @@ class TestWhatIsWritten:
         assert text == "".join(f"    {line}\n" for line in yaml.splitlines())
 
     def test_no_number_depends_on_it(self, result: Result) -> None:
-        plain = experiment("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1").run()
+        plain = experiment(*NOISED).run()
         for one, other in zip(result.metrics, plain.metrics, strict=True):
             assert {**one, "seconds": 0} == {**other, "seconds": 0}
         assert result.summary["test_loss"] == plain.summary["test_loss"]

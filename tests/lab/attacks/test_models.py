@@ -87,9 +87,8 @@ class TestInversion:
     def test_the_last_embedding_of_a_record_is_used(self) -> None:
         ids = torch.tensor([2, 0])
         old = Exchange(0, 0, ids, torch.zeros(1, 2, 3), torch.zeros(1))
-        new = replace(
-            old, number=1, embeddings=torch.stack([torch.ones(2, 3), 3 * torch.ones(2, 3)])
-        )
+        ones = torch.ones(2, 3)
+        new = replace(old, number=1, embeddings=torch.stack([ones, 3 * ones]))
         found = last_embeddings([old, new, replace(new, client=1)], 0, 3)
         assert torch.equal(found[ids], torch.full((2, 3), 2.0))
         assert bool(found[1].isnan().all())

@@ -74,10 +74,8 @@ def test_runs_of_the_same_data_share_lines_and_others_have_their_own() -> None:
     assert [(line.name, line.seeds) for line in level] == [("all columns pooled", 2)]
     assert round(level[0].points[AUC][0].mean, 9) == 0.75
     _, found = lines(*runs, run("split", {"linear": 0.7}, limit=90))
-    assert [name for name in found if "pooled" in name] == [
-        "all columns pooled (dpzv, vafl)",
-        "all columns pooled (split)",
-    ]
+    pooled = [name for name in found if "pooled" in name]
+    assert pooled == ["all columns pooled (dpzv, vafl)", "all columns pooled (split)"]
     looks = {plot.look(found[name])["colour"] for name in found}
     assert len(looks) == 5
 

@@ -172,11 +172,9 @@ def test_one_trial_without_a_guarantee_leaves_none() -> None:
 
 
 def test_what_trials_rest_on_is_said_of_the_search() -> None:
-    own = "server.model={name: module, path: '" + f"{__file__}:own_server" + "'}"
-    assert (
-        "Assumed, tried but not proved: server.model"
-        in cost_of(plan_of(*EXACT, own), 3, 0).words[0]
-    )
+    own = f"server.model={{name: module, path: '{__file__}:own_server'}}"
+    said = cost_of(plan_of(*EXACT, own), 3, 0).words[0]
+    assert "Assumed, tried but not proved: server.model" in said
     assert "Assumed" not in " ".join(cost_of(plan_of(*EXACT), 3, 0).words)
 
 

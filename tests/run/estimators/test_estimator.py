@@ -76,10 +76,8 @@ class TestFit:
 
     def test_frames_of_all_kinds_give_the_same_numbers(self, plain: vz.VerticalClassifier) -> None:
         """Of pandas and Polars; columns by position; and with a column that nobody holds."""
-        wanted, dates = (
-            plain.predict_proba(X),
-            X.with_columns(when=pl.lit("2024-01-01").str.to_date()),
-        )
+        wanted = plain.predict_proba(X)
+        dates = X.with_columns(when=pl.lit("2024-01-01").str.to_date())
         by_place = classifier(parties={"bank": np.array([0, 1]), "shop": (2, 3)})
         assert np.array_equal(wanted, plain.predict_proba(as_pandas(X)))
         assert np.array_equal(wanted, by_place.fit(X, Y).predict_proba(X))
@@ -159,9 +157,8 @@ class TestWithScikitLearn:
     @pytest.mark.full
     def test_a_search_over_parameters_and_privacy(self) -> None:
         grid = {"epochs": [1, 12], "config": [None, {"client": {"optimizer": {"momentum": 0.5}}}]}
-        search = model_selection.GridSearchCV(classifier(), grid, cv=2, error_score="raise").fit(
-            as_pandas(X), Y
-        )
+        search = model_selection.GridSearchCV(classifier(), grid, cv=2, error_score="raise")
+        search.fit(as_pandas(X), Y)
         assert search.best_params_["epochs"] == 12
         assert search.best_estimator_.result_.summary["epochs"] == 12
 
@@ -195,10 +192,9 @@ class TestWithScikitLearn:
             raise Interrupted("stopped in round 3")
 
         monkeypatch.setattr(Experiment, "run", stop)
+        search = model_selection.GridSearchCV(classifier(), {"epochs": [1, 2]}, cv=2)
         with pytest.raises(KeyboardInterrupt, match="round 3"):
-            model_selection.GridSearchCV(classifier(), {"epochs": [1, 2]}, cv=2).fit(
-                as_pandas(X), Y
-            )
+            search.fit(as_pandas(X), Y)
 
 
 def test_notes_on_the_data_are_warnings_where_somebody_fits() -> None:

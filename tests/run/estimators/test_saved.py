@@ -50,10 +50,8 @@ def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
     after = vz.VerticalClassifier.load(tmp_path / "saved")
     assert np.array_equal(after.predict_proba(X), raw)
     assert np.array_equal(after.set_params(head="private").predict_proba(X), private)
-    amounts = vz.VerticalRegressor(
-        PARTIES, **TINY, final_head="refit", head="raw", out=tmp_path / "r"
-    )
-    amounts.fit(X, FRAME["amount"])
+    headed = {**TINY, "final_head": "refit", "head": "raw", "out": tmp_path / "r"}
+    amounts = vz.VerticalRegressor(PARTIES, **headed).fit(X, FRAME["amount"])
     again = vz.VerticalRegressor.load(tmp_path / "r")
     assert np.array_equal(again.predict(X), amounts.predict(X))
 
