@@ -355,14 +355,12 @@ def test_what_is_no_mistake(loans: Callable[..., None], here: Path, vertizo: Ver
     assert (here / "runs" / "loans-dpzv-seed0" / "summary.json").is_file()
 
 
-def test_a_folder_that_was_taken_a_moment_ago(
-    loans: Callable[..., None], here: Path, vertizo: Vertizo
-) -> None:
+def test_a_folder_that_was_taken_a_moment_ago(loans: Callable[..., None], vertizo: Vertizo) -> None:
     loans()
-    (here / "runs" / "loans-dpzv-seed0").mkdir(parents=True)
+    Path("runs/loans-dpzv-seed0").mkdir(parents=True)
     assert vertizo("train", "loans.yaml", "--json").code == 0
-    assert (here / "runs" / "loans-dpzv-seed0-2" / "summary.json").is_file()
-    assert list((here / "runs" / "loans-dpzv-seed0").iterdir()) == []
+    assert Path("runs/loans-dpzv-seed0-2/summary.json").is_file()
+    assert list(Path("runs/loans-dpzv-seed0").iterdir()) == []
 
 
 def test_a_file_in_place_of_the_folder(here: Path, vertizo: Vertizo) -> None:

@@ -22,15 +22,13 @@ def test_it_says_what_was_made(capsys: pytest.CaptureFixture[str], here: Path) -
     assert Credentials.load(here / "made" / "shop").name == "shop"
 
 
-def test_parties_are_added_and_never_overwritten(
-    capsys: pytest.CaptureFixture[str], here: Path
-) -> None:
+def test_parties_are_added_and_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     certs(Path("made"), "holder", ["bank"])
     assert "server at localhost" in capsys.readouterr().out
-    before = (here / "made" / "bank" / "key.pem").read_bytes()
+    before = Path("made/bank/key.pem").read_bytes()
     certs(Path("made"), None, ["clinic"], [], 30)
     with pytest.raises(ConfigError, match="made/bank is there already"):
         certs(Path("made"), None, ["clinic-2", "bank"], [], 30)
-    assert (here / "made" / "bank" / "key.pem").read_bytes() == before
-    assert not (here / "made" / "clinic-2").exists()
+    assert Path("made/bank/key.pem").read_bytes() == before
+    assert not Path("made/clinic-2").exists()
     assert "clinic" in capsys.readouterr().out

@@ -132,7 +132,7 @@ def test_a_table_breaks_lines_between_words_alone(
     assert "(continued)" not in out
 
 
-def test_a_terminal_gets_lines_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_lines_wrapped_at_words() -> None:
     words = ["a long line of several words", "a/path/that/is/longer/than/the/terminal/is"]
     for terminal in (True, False):
         out = io.StringIO()

@@ -87,15 +87,17 @@ NUMBERS = np.random.default_rng(0).normal(size=(60, 2))
 FRAME = pl.DataFrame({"x": NUMBERS[:, 0], "z": NUMBERS[:, 1]})
 
 
+Commands = Callable[..., Callable[[Path], Any]]
+
+
 @pytest.fixture
-def commands(vertizo: Vertizo, here: Path) -> Callable[..., Callable[[Path], Any]]:
+def commands(vertizo: Vertizo) -> Commands:
     """What commands say and write of a folder; RunError where one is refused."""
 
     def of(*lines: str) -> Callable[[Path], Any]:
         def ask(folder: Path) -> Any:
-            found = []
+            found, out = [], Path("out.csv")
             for line in lines:
-                out = here / "out.csv"
                 out.unlink(missing_ok=True)
                 words = [word.format(run=folder, out=out) for word in line.split()]
                 ended = vertizo(*words)
@@ -129,9 +131,7 @@ def estimated(folder: Path) -> Any:
     return vz.VerticalClassifier.load(folder).predict_proba(FRAME).tolist()
 
 
-def test_predictions_of_a_damaged_run(
-    finished: Path, tmp_path: Path, commands: Callable[..., Callable[[Path], Any]]
-) -> None:
+def test_predictions_of_a_damaged_run(finished: Path, tmp_path: Path, commands: Commands) -> None:
     counts = survey(finished, tmp_path, commands(PREDICT), each_file(finished))
     trusted = "config.yaml", "preparation.json", "summary.json", "checkpoints/best.safetensors"
     assert all(counts[f"refused {name}"] == 2 for name in trusted), counts
@@ -144,7 +144,7 @@ def test_a_damaged_run_is_not_resumed(stopped: Path, tmp_path: Path) -> None:
 
 
 def test_the_last_bytes_of_the_parameters(
-    finished: Path, tmp_path: Path, commands: Callable[..., Callable[[Path], Any]]
+    finished: Path, tmp_path: Path, commands: Commands
 ) -> None:
     def cases() -> Iterator[tuple[str, str]]:
         for name in ("checkpoints/best.safetensors", "preparation.json"):
@@ -156,11 +156,7 @@ def test_the_last_bytes_of_the_parameters(
 
 @pytest.mark.full
 def test_what_commands_make_of_random_damage(
-    finished: Path,
-    stopped: Path,
-    saved: Path,
-    tmp_path: Path,
-    commands: Callable[..., Callable[[Path], Any]],
+    finished: Path, stopped: Path, saved: Path, tmp_path: Path, commands: Commands
 ) -> None:
     chance = random.Random(2)
     asks = {

@@ -38,25 +38,23 @@ def prepared(path: Path) -> tuple[schema.ExperimentConfig, Any]:
     return config, Experiment(config).data()
 
 
-def test_it_trains_at_once_and_replaces_nothing(
-    vertizo: Vertizo, refuses: Refuses, here: Path
-) -> None:
+def test_it_trains_at_once_and_replaces_nothing(vertizo: Vertizo, refuses: Refuses) -> None:
     made = plain(
         note=lambda n: f"called {n} times",
         country=lambda n: "CH",
         balance=lambda n: n % 2,
         price=lambda n: f"1.{n % 9}00,00",
     )
-    (here / "data").mkdir()
-    made.write_csv(here / "data" / "clients.csv")
+    Path("data").mkdir()
+    made.write_csv("data/clients.csv")
     who = ("--party", "bank=age, income,country", "--party", "shop=visits")
     out = vertizo("init", "--from", "data/clients.csv", "--label", "churn", *who).quietly()
     says(out, "no --party names them: 'balance'", "no use to a model: 'note', 'country', 'price'")
     assert "this is a guess" not in out
-    text = (here / "config.yaml").read_text(encoding="utf-8")
+    text = Path("config.yaml").read_text(encoding="utf-8")
     assert "path: data/clients.csv" in text
     says(text, "'country' has the same value", "'note' has values that only", "price' holds '1.")
-    config, data = prepared(here / "config.yaml")
+    config, data = prepared(Path("config.yaml"))
     assert config.data.id == "customer"
     assert config.data.columns == {"bank": ["age", "income"], "shop": ["visits"]}
     assert (config.data.label_holder, config.data.classes) == ("bank", ["no", "yes"])

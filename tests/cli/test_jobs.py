@@ -120,9 +120,9 @@ def test_a_folder_has_one_agent(vertizo: Vertizo, stores: dict[str, Store], here
 
 
 def test_a_submission_waits_for_an_agent_that_is_being_started(
-    vertizo: Vertizo, stores: dict[str, Store], here: Path, monkeypatch: pytest.MonkeyPatch
+    vertizo: Vertizo, stores: dict[str, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "ids.yaml").write_text("job: {kind: align, members: [north, east], table: people}")
+    Path("ids.yaml").write_text("job: {kind: align, members: [north, east], table: people}")
     looks = iter([False, False, True])
     monkeypatch.setattr(Store, "is_in_use", property(lambda store: next(looks, True)))
     said = vertizo("submit", "ids.yaml", "--agent", "bank.yaml")

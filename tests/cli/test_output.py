@@ -34,7 +34,7 @@ def test_a_reader_that_is_gone_and_a_full_disk() -> None:
 
 
 def test_a_name_that_is_too_long_and_a_folder_that_is_locked(
-    refuses: Refuses, vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = "x" * 300
     for command in (["predict", long], ["report", long], ["train", "--out", long], ["init", long]):
@@ -70,7 +70,7 @@ def test_settings_of_the_environment_are_in_the_command(monkeypatch: pytest.Monk
 
 @pytest.mark.full
 def test_a_run_predicts_as_it_was_trained(
-    refuses: Refuses, vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch
+    refuses: Refuses, vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = ["--set", "data.limit=60", "--set", "epochs=1"]
     assert vertizo("train", *small, "--out", "run").code == 0

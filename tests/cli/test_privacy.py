@@ -125,9 +125,7 @@ def test_a_plan_of_many_steps_says_that_it_takes_long(
     assert (many.code, many.err) == (0, "composing 6 secret steps exactly, which takes minutes\n")
 
 
-def test_a_run_and_a_configuration_are_explained(
-    vertizo: Vertizo, here: Path, refuses: Refuses
-) -> None:
+def test_a_run_and_a_configuration_are_explained(vertizo: Vertizo, refuses: Refuses) -> None:
     settings = sets("privacy={mechanism: gaussian, clip: 1, epsilon: 2}", "server.update=none")
     assert vertizo("train", *TINY, *settings, "--out", "run").code == 0
     said = vertizo("privacy", "explain", "run").well()
@@ -136,22 +134,20 @@ def test_a_run_and_a_configuration_are_explained(
     words = json.loads(vertizo("privacy", "explain", "run", "--json").out)
     assert words["guarantee"] == "exact"
     assert set(words) >= {"guarantee", "summary", "protected", "not_protected", "how"}
-    (here / "mine.yaml").write_text("data: {limit: 60}\nbatch_size: 9\nepochs: 2\n")
+    Path("mine.yaml").write_text("data: {limit: 60}\nbatch_size: 9\nepochs: 2\n")
     words = json.loads(vertizo("privacy", "explain", "mine.yaml", "--json").out)
     assert (words["guarantee"], words["protected"]) == ("none", [])
-    (here / "run" / "summary.json").unlink()
-    (here / "empty").mkdir()
+    Path("run/summary.json").unlink()
+    Path("empty").mkdir()
     refuses("run | unfinished\nempty | empty\nabsent | absent", "privacy", "explain")
 
 
-def test_a_members_folder_is_explained_by_what_it_knows(
-    vertizo: Vertizo, here: Path, refuses: Refuses
-) -> None:
-    (here / "lab").mkdir()
-    checkpoint.keep(here / "lab" / "job", b"job 0")
+def test_a_members_folder_is_explained_by_what_it_knows(vertizo: Vertizo, refuses: Refuses) -> None:
+    Path("lab").mkdir()
+    checkpoint.keep(Path("lab/job"), b"job 0")
     refuses("lab | the job is not over; `vertizo join`", "privacy", "explain")
     told = {"words": "ε is 1.", "own_words": "Nothing protects them.", "queries": 3}
-    checkpoint.keep(here / "lab" / "summary.json", json.dumps(told).encode())
+    checkpoint.keep(Path("lab/summary.json"), json.dumps(told).encode())
     said = vertizo("privacy", "explain", "lab").well()
     assert "what this party sent: Nothing protects them." in said
     assert "as the label holder says, which nobody here can check: ε is 1." in said
@@ -167,9 +163,7 @@ def create(vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     return ("privacy", "ledger", "create")
 
 
-def test_a_ledger_is_made_used_and_shown(
-    vertizo: Vertizo, create: tuple[str, ...], here: Path
-) -> None:
+def test_a_ledger_is_made_used_and_shown(vertizo: Vertizo, create: tuple[str, ...]) -> None:
     assert "0.0 % of μ²" in vertizo(*create, "own.sqlite", "c.yaml", "--runs", "2").well()
     assert vertizo(*create, "own.sqlite", "c.yaml").line
     own = ("train", "c.yaml", "--set", "privacy.ledger=own.sqlite", "--out", "run")
@@ -182,10 +176,10 @@ def test_a_ledger_is_made_used_and_shown(
     assert vertizo("privacy", "ledger", "accept", "own.sqlite").code == 0
     explained = vertizo("privacy", "explain", "run")
     assert "all runs on the ledger" in " ".join(explained.out.split())
-    whole = (here / "own.sqlite").read_bytes()
-    (here / "own.sqlite").write_bytes(whole[:2000])  # what is known of the run is said even so
+    whole = Path("own.sqlite").read_bytes()
+    Path("own.sqlite").write_bytes(whole[:2000])  # what is known of the run is said even so
     assert "is not known now" in " ".join(vertizo("privacy", "explain", "run").out.split())
-    (here / "own.sqlite").write_bytes(whole)
+    Path("own.sqlite").write_bytes(whole)
     for word in ("show", "accept"):
         absent = vertizo("privacy", "ledger", word, "no.sqlite")
         assert absent.code == 2
@@ -236,18 +230,18 @@ def test_private_labels_beside_a_ledger(vertizo: Vertizo, create: tuple[str, ...
 
 
 def test_a_ledger_knows_the_records_of_a_table(
-    vertizo: Vertizo, create: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+    vertizo: Vertizo, create: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known by their identifiers, or else by all that is said of them."""
     lines = [f"p{row},{row / 7},{row * row % 11},{'ab'[row % 2]}" for row in range(80)]
     for name, rows in (("one.csv", lines[:60]), ("two.csv", lines[40:])):
-        (here / name).write_text("\n".join(["who,x,y,z", *rows]) + "\n")
-    (here / "c.yaml").write_text(
+        Path(name).write_text("\n".join(["who,x,y,z", *rows]) + "\n")
+    Path("c.yaml").write_text(
         f"{{epochs: 1, batch_size: 9, server: {{update: none}}, {NOISED}, data: {{name: table, "
         "path: one.csv, label: z, classes: [a, b], columns: {left: [x], right: [y]}}}"
     )
     for number, identifier in enumerate(("data.id=who", "data.drop=[who]")):
-        monkeypatch.setenv("XDG_STATE_HOME", str(here / f"state{number}"))
+        monkeypatch.setenv("XDG_STATE_HOME", str(Path(f"state{number}").absolute()))
         assert vertizo(*create, f"one{number}.sqlite", "c.yaml", *sets(identifier)).code == 0
         other = sets(identifier, "data.path=two.csv")
         refused = vertizo(*create, f"two{number}.sqlite", "c.yaml", *other)

@@ -32,9 +32,7 @@ def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-def test_without_a_configuration_a_new_folder_is_made_each_time(
-    vertizo: Vertizo, here: Path
-) -> None:
+def test_without_a_configuration_a_new_folder_is_made_each_time(vertizo: Vertizo) -> None:
     for folder, more in (
         ("runs/digits-dpzv-seed0", []),
         ("runs/digits-dpzv-seed0-2", []),
@@ -42,8 +40,8 @@ def test_without_a_configuration_a_new_folder_is_made_each_time(
     ):
         out = vertizo("train", *TINY, *more).quietly()
         assert f"run folder: {folder}" in out
-        assert (here / folder / "summary.json").is_file()
-    assert len(list((here / "runs").iterdir())) == 3
+        assert Path(folder, "summary.json").is_file()
+    assert len(list(Path("runs").iterdir())) == 3
 
 
 @pytest.mark.full
@@ -210,9 +208,9 @@ def assert_same(one: Path, two: Path) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.full
 def test_killed_again_and_again_it_ends_with_the_same_numbers(
-    name: str, whole: Callable[[str], Path], here: Path, vertizo: Vertizo
+    name: str, whole: Callable[[str], Path], vertizo: Vertizo
 ) -> None:
-    reference, folder = whole(name), here / "run"
+    reference, folder = whole(name), Path("run")
     rng = random.Random(f"kills of {name}")
     total = evaluations(reference / "run")
     # 0: there is a folder, and hardly more; later: so many evaluations were made
@@ -220,7 +218,7 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers(
     for moment in moments:
         first = (reference / "config.yaml", "--out", folder)
         arguments = ("--resume", folder) if folder.exists() else first
-        process = warm.Process(["train", *map(str, arguments)], here / "said")
+        process = warm.Process(["train", *map(str, arguments)], Path("said"))
         assert wait_for(
             process,
             lambda m=moment: (folder / "config.yaml").exists() and evaluations(folder) >= m,
@@ -228,7 +226,7 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers(
         time.sleep(rng.random() * 0.02)
         process.kill()
         assert process.wait(60) == -signal.SIGKILL
-        assert (here / "said").read_bytes() == b"", "nothing is said before the end"
+        assert Path("said").read_bytes() == b"", "nothing is said before the end"
         assert not (folder / "summary.json").exists()
     assert vertizo("train", "--resume", folder).code == 0
     assert_same(folder, reference / "run")
@@ -236,9 +234,9 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers(
 
 @pytest.mark.full
 def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
-    whole: Callable[[str], Path], here: Path, vertizo: Vertizo
+    whole: Callable[[str], Path], vertizo: Vertizo
 ) -> None:
-    reference, folder = whole("dpzv"), here / "my run"
+    reference, folder = whole("dpzv"), Path("my run")
     third = evaluations(reference / "run") // 3
     command = [sys.executable, "-m", "vertizo", "train", str(reference / "config.yaml")]
     command += ["--out", "my run", "--json"]
@@ -289,7 +287,7 @@ def continued(vertizo: Vertizo, stopped: Outcome) -> Outcome:
 
 @pytest.mark.full
 def test_stopped_at_any_moment_it_can_be_resumed(
-    stopping: Callable[..., Outcome], vertizo: Vertizo, here: Path
+    stopping: Callable[..., Outcome], vertizo: Vertizo
 ) -> None:
     """At the first evaluation, in training, at an evaluation, at the closing test; in a control."""
     whole = stopping(-1, "--out", "whole", "--json")
@@ -301,17 +299,15 @@ def test_stopped_at_any_moment_it_can_be_resumed(
         again = continued(vertizo, stopping(moment, "--out", name))
         assert timeless(json.loads(again.out)) == timeless(json.loads(whole.out)), moment
     stopped = stopping(calls * 7 // 4, "--controls", "--out", "controlled")
-    assert (here / "controlled" / "summary.json").is_file()
-    assert not (here / "controlled" / "controls" / "frozen" / "summary.json").exists()
+    assert Path("controlled/summary.json").is_file()
+    assert not Path("controlled/controls/frozen/summary.json").exists()
     assert continued(vertizo, stopped).code == 0
     for control in CONTROLS:
-        assert (here / "controlled" / "controls" / control / "summary.json").is_file()
+        assert Path(f"controlled/controls/{control}/summary.json").is_file()
 
 
-def test_stopped_before_the_first_round_nothing_is_left(
-    stopping: Callable[..., Outcome], here: Path
-) -> None:
+def test_stopped_before_the_first_round_nothing_is_left(stopping: Callable[..., Outcome]) -> None:
     stopped = stopping(0, "--out", "run")
     assert stopped.code == 130
     assert stopped.line
-    assert {path.name for path in here.iterdir()} <= {"stopping.py"}
+    assert {path.name for path in Path().iterdir()} <= {"stopping.py"}

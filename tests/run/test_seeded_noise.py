@@ -119,7 +119,7 @@ def test_only_secret_noise_is_called_exact(
     assert again.digest == experiment.config.digest
 
 
-def test_comparisons_and_studies_name_seeds(tmp_path: Path) -> None:
+def test_comparisons_and_studies_name_seeds() -> None:
     """They are resumed where they were stopped, which takes noise that can be repeated."""
     assert configuration.load(None, ("seed=1",)).privacy.noise is None  # without noise, no source
     found = comparison.configurations(None, ASKED, ["dpzv"])["dpzv"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.rows import each
 from tests.run.estimators.people import TINY, classifier, people
@@ -94,9 +95,7 @@ def test_fits_are_charged_to_one_ledger_until_it_is_spent(tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-def test_a_person_is_named_by_a_column_that_nobody_holds(tmp_path: Path) -> None:
-    import polars as pl
-
+def test_a_person_is_named_by_a_column_that_nobody_holds() -> None:
     rows = X.with_columns(pl.Series("customer", [f"c{row // 3}" for row in range(120)]))
     told = classifier(**PRIVATE, config={"data": {"person": "customer"}}).fit(rows, Y)
     privacy = told.result_.summary["privacy"]
