@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.cli.test_predict import TABLE
+from tests.cli.test_predict import DATA, TABLE
 from tests.commands import Vertizo
 from tests.damage import drawn, each_file, survey
 from tests.once import Once
@@ -26,13 +26,7 @@ from vertizo.run.loop.callbacks import Callback
 from vertizo.run.results import checkpoint
 from vertizo.run.results.folder import RunFolder
 
-SETTINGS = (
-    "data={name: table, path: things.csv, label: y, drop: [name], delimiter: ';',"
-    " columns: {a: [size], b: [shape]}}",
-    "batch_size=8",
-    "epochs=3",
-    "seed=0",
-)
+SETTINGS = (DATA, "batch_size=8", "epochs=3", "seed=0")
 
 
 class Stop(Callback):

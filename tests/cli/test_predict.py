@@ -18,17 +18,17 @@ TABLE = "name;size;shape;y\n" + "".join(
 )
 
 
+DATA = (
+    "data={name: table, path: things.csv, label: y, drop: [name], delimiter: ';',"
+    " columns: {a: [size], b: [shape]}}"
+)
+
+
 @pytest.fixture
 def run(vertizo: Vertizo, here: Path) -> Path:
     """A run on a file with semicolons."""
     Path("things.csv").write_text(TABLE)
-    settings = (
-        "data={name: table, path: things.csv, label: y, drop: [name], delimiter: ';',"
-        " columns: {a: [size], b: [shape]}}",
-        "batch_size=8",
-        "epochs=2",
-    )
-    assert vertizo("train", *sets(*settings), "--out", "run").code == 0
+    assert vertizo("train", *sets(DATA, "batch_size=8", "epochs=2"), "--out", "run").code == 0
     return Path("run")
 
 

@@ -459,14 +459,6 @@ class TestResume:
                 differ.append(crash_at)
         assert not differ, f"of {writes} writes"
 
-    def test_a_finished_run_stays_as_it_is(self, tmp_path: Path) -> None:
-        before = ran(out=tmp_path).summary
-        state, figures = last(tmp_path), rows(tmp_path)
-        after = ran(out=tmp_path, resume=True).summary
-        assert timeless(after) == timeless(before)
-        assert same(last(tmp_path), state)
-        assert rows(tmp_path) == figures
-
     def test_more_time_is_counted_on_top(self, tmp_path: Path) -> None:
         def late(now: float, *_: Any) -> None:
             if now > 5:
@@ -476,13 +468,6 @@ class TestResume:
             ran("checkpoint_seconds=0", out=tmp_path, observer=late)
         kept = RunFolder(tmp_path).load("last")["standing"]["seconds"]
         assert 0 < kept < ran(out=tmp_path, resume=True).summary["seconds"]
-
-    def test_a_folder_without_a_run(self, tmp_path: Path) -> None:
-        (tmp_path / "empty").mkdir()
-        for kind in ("absent", "empty"):
-            with pytest.raises(RunError, match=str(tmp_path / kind)):
-                ran(out=tmp_path / kind, resume=True)
-        assert not (tmp_path / "absent").exists()
 
     def test_a_damaged_checkpoint_or_another_configuration_is_refused(self, tmp_path: Path) -> None:
         ran("rounds=3", out=tmp_path)

@@ -216,11 +216,13 @@ def test_the_best_model_is_used_where_there_is_one(tmp_path: Path) -> None:
     assert predict(run, fresh).equals(before)
 
 
+FRESH = people(20, 5)
+
+
 class TestNewRecords:
     def test_one_record_is_predicted_as_among_others(self, run: Path) -> None:
-        fresh = people(20, 5)
-        together = predict(run, fresh)
-        alone = predict(run, fresh[7:8])
+        together = predict(run, FRESH)
+        alone = predict(run, FRESH[7:8])
         assert alone["prediction"][0] == together["prediction"][7]
         for column in alone.columns[2:]:
             assert alone[column][0] == pytest.approx(together[column][7], rel=1e-5)
@@ -228,33 +230,29 @@ class TestNewRecords:
         assert np.allclose(total, 1)
 
     def test_other_columns_and_another_order_do_not_matter(self, run: Path) -> None:
-        fresh = people(20, 5)
-        turned = fresh.drop("y").select(reversed(fresh.drop("y").columns))
+        turned = FRESH.drop("y").select(reversed(FRESH.drop("y").columns))
         more = turned.with_columns(pl.lit([1]).alias("noise"))
-        assert predict(run, more).equals(predict(run, fresh))
+        assert predict(run, more).equals(predict(run, FRESH))
 
     def test_text_and_typed_columns_are_one(self, run: Path, tmp_path: Path) -> None:
-        fresh = people(20, 5)
-        fresh.write_csv(tmp_path / "new.csv")
-        fresh.write_parquet(tmp_path / "new.parquet")
+        FRESH.write_csv(tmp_path / "new.csv")
+        FRESH.write_parquet(tmp_path / "new.parquet")
         one, other = (read(tmp_path / f"new.{kind}") for kind in ("csv", "parquet"))
         assert predict(run, one).equals(predict(run, other))
 
     def test_an_unknown_category_is_a_missing_one(self, run: Path) -> None:
-        fresh = people(20, 5)
-        unknown = predict(run, fresh.with_columns(pl.lit("Aarhus").alias("city")))
-        missing = predict(run, fresh.with_columns(pl.lit(None, pl.String).alias("city")))
+        unknown = predict(run, FRESH.with_columns(pl.lit("Aarhus").alias("city")))
+        missing = predict(run, FRESH.with_columns(pl.lit(None, pl.String).alias("city")))
         assert unknown.equals(missing)
-        assert not unknown.equals(predict(run, fresh))
+        assert not unknown.equals(predict(run, FRESH))
 
     def test_labels_of_some_records_score_those(self, run: Path) -> None:
-        fresh = people(20, 5)
         known = pl.int_range(pl.len()) < 6
-        some = fresh.with_columns(pl.when(known).then(pl.col("y")).alias("y"))
-        found, first = Predictor.load(run).predict(some), Predictor.load(run).predict(fresh[:6])
+        some = FRESH.with_columns(pl.when(known).then(pl.col("y")).alias("y"))
+        found, first = Predictor.load(run).predict(some), Predictor.load(run).predict(FRESH[:6])
         assert (found.scored, found.frame.height) == (6, 20)
         assert found.scores == pytest.approx(first.scores)
-        none = Predictor.load(run).predict(fresh.with_columns(pl.lit(None).alias("y")))
+        none = Predictor.load(run).predict(FRESH.with_columns(pl.lit(None).alias("y")))
         assert (none.scores, none.scored) == (None, 0)
 
     @each(
@@ -287,10 +285,6 @@ class TestNewRecords:
 
 
 class TestRefusedFolders:
-    def test_an_empty_one(self, tmp_path: Path) -> None:
-        with pytest.raises(RunError, match="holds no run"):
-            Predictor.load(tmp_path)
-
     def test_an_unfinished_one(self, own: Path) -> None:
         (own / "summary.json").unlink()
         with pytest.raises(RunError, match="unfinished"):

@@ -81,20 +81,21 @@ def mlflow(folder: Path) -> Points:
     return {name: [(p.step, p.value) for p in points] for name, points in histories.items()}
 
 
-def same(found: Points, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
+def both_have(folder: Path, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
     """Every evaluation is there once, and the closing figures."""
     expected: Points = {}
     for row in rows:
         for name, value in tracking.figures(row).items():
             expected.setdefault(name, []).append((row["round"], value))
-    assert {name for name in found if not name.startswith("final/")} == set(expected)
-    for name, points in expected.items():
-        assert [step for step, _ in found[name]] == [step for step, _ in points], name
-        if name != "seconds":
-            values = [value for _, value in found[name]]
-            assert values == pytest.approx([value for _, value in points], rel=1e-6), name
-    final = found["final/test_accuracy"]
-    assert final == [(summary["rounds"], pytest.approx(summary["test_accuracy"], rel=1e-6))]
+    for found in (tensorboard(folder / "board"), mlflow(folder / "flow")):
+        assert {name for name in found if not name.startswith("final/")} == set(expected)
+        for name, points in expected.items():
+            assert [step for step, _ in found[name]] == [step for step, _ in points], name
+            if name != "seconds":
+                values = [value for _, value in found[name]]
+                assert values == pytest.approx([value for _, value in points], rel=1e-6), name
+        final = found["final/test_accuracy"]
+        assert final == [(summary["rounds"], pytest.approx(summary["test_accuracy"], rel=1e-6))]
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +134,7 @@ def result(places: Path, targets: list[str]) -> Result:
 
 class TestWhatIsWritten:
     def test_all_figures(self, places: Path, result: Result) -> None:
-        same(tensorboard(places / "board"), result.metrics, result.summary)
-        same(mlflow(places / "flow"), result.metrics, result.summary)
+        both_have(places, result.metrics, result.summary)
         assert tensorboard(places / "board")["queries/client3"][-1] == (72, 18.0)
 
     def test_the_configuration_and_the_summary(self, places: Path, result: Result) -> None:
@@ -202,15 +202,13 @@ def test_a_run_that_goes_on_doubles_nothing(
 
     result = experiment().run(run, resume=True, track=targets)
     assert len(result.metrics) == 4
-    same(tensorboard(tmp_path / "board"), result.metrics, result.summary)
-    same(mlflow(tmp_path / "flow"), result.metrics, result.summary)
+    both_have(tmp_path, result.metrics, result.summary)
     (finished,) = runs(tmp_path / "flow")
     assert finished.info.status == "FINISHED"
 
     again = experiment().run(run, resume=True, track=targets)
     assert again.summary == result.summary
-    same(tensorboard(tmp_path / "board"), result.metrics, result.summary)
-    same(mlflow(tmp_path / "flow"), result.metrics, result.summary)
+    both_have(tmp_path, result.metrics, result.summary)
 
 
 class TestMistakes:
@@ -252,10 +250,9 @@ def test_the_command(
     blank: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store_at(tmp_path / "b", blank)
+    store_at(tmp_path / "flow", blank)
     command = ["train", *sets(*TINY), "--out", "run", "--json"]
-    assert run(*command, "--track", "tensorboard=a", "--track", "mlflow=b") == 0
+    assert run(*command, "--track", "tensorboard=board", "--track", "mlflow=flow") == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = RunFolder(tmp_path / "run").metrics()
-    same(tensorboard(tmp_path / "a"), rows, summary)
-    same(mlflow(tmp_path / "b"), rows, summary)
+    both_have(tmp_path, rows, summary)

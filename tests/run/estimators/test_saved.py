@@ -29,6 +29,12 @@ def fitted(**changed: Any) -> vz.VerticalClassifier:
     return classifier(**changed).fit(X, Y)
 
 
+def kept(model: Any, folder: Path) -> Any:
+    """What is loaded of a model that was saved."""
+    model.save(folder)
+    return type(model).load(folder)
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that ``out`` leaves."""
@@ -46,8 +52,7 @@ def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
     assert np.allclose(raw.sum(1), 1, atol=1e-5)
     assert (raw.argmax(1) == (Y == "paid").to_numpy()).mean() > 0.8  # it has seen these
     assert "must stay with the label holder" in before.privacy_
-    before.save(tmp_path / "saved")
-    after = vz.VerticalClassifier.load(tmp_path / "saved")
+    after = kept(before, tmp_path / "saved")
     assert np.array_equal(after.predict_proba(X), raw)
     assert np.array_equal(after.set_params(head="private").predict_proba(X), private)
     headed = {**TINY, "final_head": "refit", "head": "raw", "out": tmp_path / "r"}
@@ -59,8 +64,7 @@ def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
 @each("validation", [0.0, 0.2])
 def test_it_comes_back_the_same(tmp_path: Path, validation: float) -> None:
     before = fitted(validation=validation)
-    before.save(tmp_path / "saved")
-    after = vz.VerticalClassifier.load(tmp_path / "saved")
+    after = kept(before, tmp_path / "saved")
     assert np.array_equal(after.predict_proba(X), before.predict_proba(X))
     assert after.classes_.tolist() == before.classes_.tolist()
     assert after.get_params() == before.get_params()
@@ -69,8 +73,7 @@ def test_it_comes_back_the_same(tmp_path: Path, validation: float) -> None:
     assert after.privacy_ == before.privacy_
     assert after.result_.summary["rounds"] == before.result_.summary["rounds"]
     assert len(after.result_.metrics) == len(before.result_.metrics)
-    after.save(tmp_path / "again")
-    again = vz.VerticalClassifier.load(tmp_path / "again")
+    again = kept(after, tmp_path / "again")
     assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
 
 
@@ -105,8 +108,7 @@ def test_parameters_of_every_kind(tmp_path: Path) -> None:
 def test_numbers_as_classes(tmp_path: Path) -> None:
     y = (Y == "late").to_numpy().astype(np.int8)
     before = vz.VerticalClassifier(PARTIES, **TINY).fit(X, y)
-    before.save(tmp_path / "saved")
-    after = vz.VerticalClassifier.load(tmp_path / "saved")
+    after = kept(before, tmp_path / "saved")
     assert after.classes_.dtype == np.int8
     assert np.array_equal(after.predict(X), before.predict(X))
 
@@ -117,8 +119,7 @@ def test_weights_of_numbers_come_back(tmp_path: Path) -> None:
     y = (Y == "late").to_numpy().astype(int) + 1
     for weights in ({1: 2.0, 2: 0.5}, {np.int64(2): 3}, "balanced", None):
         before = vz.VerticalClassifier(PARTIES, **TINY, class_weight=weights).fit(X, y)
-        before.save(tmp_path / f"{weights}")
-        after = vz.VerticalClassifier.load(tmp_path / f"{weights}")
+        after = kept(before, tmp_path / f"{weights}")
         assert after.class_weight == weights
         again = sklearn_base.clone(after).fit(X, y)
         assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
@@ -146,8 +147,7 @@ def test_what_cannot_be_saved_leaves_no_folder(tmp_path: Path) -> None:
 def test_an_array_has_no_names(tmp_path: Path) -> None:
     numbers = X.select("age", "debt").to_numpy()
     before = vz.VerticalRegressor(**TINY).fit(numbers, FRAME["amount"])
-    before.save(tmp_path / "saved")
-    after = vz.VerticalRegressor.load(tmp_path / "saved")
+    after = kept(before, tmp_path / "saved")
     assert not hasattr(after, "feature_names_in_")
     assert np.array_equal(after.predict(numbers), before.predict(numbers))
 
