@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from vertizo.run.results import checkpoint
 from vertizo.run.trained.prediction import Predictor
 
 ROWS, CLASSES = 64, 10
+Kind = Callable[..., nn.Module]
 
 
 class Half(nn.Module):
@@ -35,36 +37,21 @@ class Half(nn.Module):
         return self.top(self.body(x.flatten(1)).tanh())
 
 
-class Normed(nn.Module):
-    """Batch normalisation alone."""
-
-    share = 0.0
-
-    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(inputs, 12), nn.BatchNorm1d(12)
-        self.drop = nn.Dropout(self.share) if self.share else nn.Identity()
-        self.top = nn.Linear(12, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.drop(self.norm(self.first(x.flatten(1))).relu()))
+def normed(inputs: int = 32, outputs: int = 3, share: float = 0.0) -> nn.Module:
+    """Batch normalisation, and dropout where there is a share of it."""
+    first, top = nn.Linear(inputs, 12), nn.Linear(12, outputs)
+    drop = nn.Dropout(share) if share else nn.Identity()
+    return nn.Sequential(nn.Flatten(), first, nn.BatchNorm1d(12), nn.ReLU(), drop, top)
 
 
-class Random(Normed):
+def random(inputs: int = 32, outputs: int = 3) -> nn.Module:
     """Dropout and batch normalisation."""
+    return normed(inputs, outputs, 0.3)
 
-    share = 0.3
 
-
-class Dropped(nn.Module):
+def dropped(inputs: int = 32, outputs: int = 3) -> nn.Module:
     """Dropout alone."""
-
-    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
-        super().__init__()
-        self.drop, self.top = nn.Dropout(0.5), nn.Linear(inputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.drop(x.flatten(1)))
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(inputs, outputs))
 
 
 class Running(nn.Module):
@@ -106,18 +93,18 @@ def config(method: str = "split", **more: Any) -> Any:
     return parse({**tree, **more})
 
 
-def module(kind: type[nn.Module], **arguments: Any) -> dict[str, Any]:
+def module(kind: Kind, **arguments: Any) -> dict[str, Any]:
     path = f"{__file__}:{kind.__name__}"
     return {"model": {"name": "module", "path": path, "arguments": arguments}}
 
 
-def server_of(kind: type[nn.Module]) -> dict[str, Any]:
+def server_of(kind: Kind) -> dict[str, Any]:
     return module(kind, inputs=6, outputs=CLASSES)
 
 
-def both(kind: type[nn.Module]) -> dict[str, Any]:
+def both(kind: Kind) -> dict[str, Any]:
     """Clients of that kind; and a server, unless it would mix its records."""
-    server = {} if issubclass(kind, Running) else {"server": server_of(kind)}
+    server = {} if kind in (Running, Old) else {"server": server_of(kind)}
     return {"client": module(kind), **server}
 
 
@@ -172,8 +159,8 @@ def test_frozen_parts_of_a_server_stay(update: str) -> None:
     assert not torch.equal(model.parameters, before["parameters"])
 
 
-@each("kind", [Half, Random, Running])
-def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) -> None:
+@each("kind", [Half, random, Running])
+def test_a_model_loads_whole_elsewhere(kind: Kind, tmp_path: Path) -> None:
     """Into a federation of other first parameters: all that decides predictions came along."""
     settings = config("split", **both(kind))
     federation = made(settings, 5)
@@ -189,11 +176,9 @@ def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) ->
     assert torch.equal(first, second)
 
 
-@each("kind", [Random, Dropped, Running, Old])
+@each("kind", [random, dropped, Running, Old])
 @each("method", ["vafl", "split", "fedbcd"])
-def test_a_run_goes_on_as_if_it_had_never_stopped(
-    kind: type[nn.Module], method: str, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_as_if_it_had_never_stopped(kind: Kind, method: str, tmp_path: Path) -> None:
     """With queries open, local steps, and an evaluation in between."""
     settings = config(method, **both(kind))
     federation = made(settings, 3)
@@ -208,10 +193,8 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     assert torch.equal(federation.server.side.table.values, other.server.side.table.values)
 
 
-@each("kind", [Half, Random, Running])
-def test_the_best_model_predicts_what_the_summary_says(
-    kind: type[nn.Module], tmp_path: Path
-) -> None:
+@each("kind", [Half, random, Running])
+def test_the_best_model_predicts_what_the_summary_says(kind: Kind, tmp_path: Path) -> None:
     data = {"limit": 200, "parties": 2, "test_limit": 60, "validation": 0.3}
     settings = config("split", **both(kind), data=data, epochs=3)
     summary = Experiment(settings).run(tmp_path / "run").summary
@@ -223,12 +206,12 @@ def test_the_best_model_predicts_what_the_summary_says(
 def test_a_baseline_trains_as_pytorch_does() -> None:
     """Batch normalisation by batches, running statistics, momentum: split is one joined model."""
     optimizer: Any = {"optimizer": {"learning_rate": 0.1, "momentum": 0.5}}
-    sides = {"client": module(Normed) | optimizer, "server": server_of(Normed) | optimizer}
+    sides = {"client": module(normed) | optimizer, "server": server_of(normed) | optimizer}
     federation = made(config("split", **sides))
     data = federation.data
-    pairs = [(m, Normed()) for m in federation.models]
+    pairs = [(m, normed()) for m in federation.models]
     server_model: Any = federation.server.side.model.model
-    pairs.append((server_model, Normed(6, CLASSES)))
+    pairs.append((server_model, normed(6, CLASSES)))
     for model, plain in pairs:
         plain.load_state_dict({k: v.clone() for k, v in model.module.state_dict().items()})
         plain.train()
@@ -257,17 +240,17 @@ def test_a_baseline_trains_as_pytorch_does() -> None:
 
 def test_a_record_that_would_be_alone_in_its_batch_is_refused() -> None:
     """Before the run, where batch normalisation would end it at the last batch: 58 = 3 · 19 + 1."""
-    for sides in ({"client": module(Normed)}, {"server": server_of(Normed)}):
+    for sides in ({"client": module(normed)}, {"server": server_of(normed)}):
         for batch_size in (19, 1):
             with pytest.raises(ConfigError, match=r"model: batch_size is .* another batch_size"):
                 made(config("split", batch_size=batch_size, **sides))
         made(config("split", batch_size=20, **sides))
-    made(config("split", batch_size=19, client=module(Dropped)))
+    made(config("split", batch_size=19, client=module(dropped)))
     made(config("dpzv", batch_size=19))
 
 
 def test_masks_are_drawn_anew_each_pass_and_the_seed_decides_them() -> None:
-    settings = config("vafl", client=module(Dropped))
+    settings = config("vafl", client=module(dropped))
     one, two = made(settings), made(settings)
     rows = torch.ones(5, 32)
     found = [
@@ -286,7 +269,7 @@ def test_masks_are_drawn_anew_each_pass_and_the_seed_decides_them() -> None:
 
 @each("method", ["dpzv", "cascaded", "czofo", "zoo-vfl"])
 def test_dropout_is_off_where_losses_are_compared_and_that_is_said(method: str) -> None:
-    federation = made(config(method, client=module(Dropped)))
+    federation = made(config(method, client=module(dropped)))
     (note,) = federation.notes
     assert note.startswith("client.model: Dropout does nothing")
     assert f"method {method!r} compares losses" in note
@@ -295,7 +278,7 @@ def test_dropout_is_off_where_losses_are_compared_and_that_is_said(method: str) 
 
 
 def test_what_is_in_training_is_said() -> None:
-    federation = made(config("vafl", client=module(Random), server=server_of(Dropped)))
+    federation = made(config("vafl", client=module(random), server=server_of(dropped)))
     client, server = federation.notes
     assert client.startswith("client.model: BatchNorm1d, Dropout as PyTorch has it")
     assert server.startswith("server.model: Dropout as PyTorch has it")
@@ -312,17 +295,15 @@ NOISED = {"noise_std": 1.0, "clip": 1.0}
     [(NOISED, "replies carry noise"), (HIDDEN, "privacy.mechanism is 'embedding-noise'")],
 )
 def test_dropout_is_off_under_privacy(privacy: Any, why: str) -> None:
-    (note,) = made(config("vafl", client=module(Dropped), privacy=privacy)).notes
+    (note,) = made(config("vafl", client=module(dropped), privacy=privacy)).notes
     assert why in note
 
 
 @each("method, privacy", [("dpzv", {}), ("czofo", {}), ("vafl", NOISED), ("split", HIDDEN)])
-@each("kind", [Running, Old, Random])
-def test_nothing_changes_buffers_elsewhere(
-    method: str, privacy: Any, kind: type[nn.Module]
-) -> None:
+@each("kind", [Running, Old, random])
+def test_nothing_changes_buffers_elsewhere(method: str, privacy: Any, kind: Kind) -> None:
     """Of clients and the server alike: no state carries one record into another's outputs."""
-    why = "BatchNorm1d, which mixes" if kind is Random else "its buffer 'mean'"
+    why = "BatchNorm1d, which mixes" if kind is random else "its buffer 'mean'"
     for side, model in (("client", module(kind)), ("server", server_of(kind))):
         refusal(config(method, privacy=privacy, **{side: model}), why, f"{side}.model")
 
