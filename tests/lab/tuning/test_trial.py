@@ -11,7 +11,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.lab.tuning import trial
 from vertizo.lab.tuning.space import Choices, Range
 from vertizo.lab.tuning.study import ENOUGH, PrunerName, Study
-from vertizo.lab.tuning.trial import STAGES, Ended, Objective, ObjectiveName, Outcome, Score
+from vertizo.lab.tuning.trial import STAGES, Ended, Objective, ObjectiveName, Score
 from vertizo.run.experiment import Experiment
 from vertizo.run.results.folder import RunFolder
 
@@ -66,15 +66,21 @@ def test_a_hopeless_trial_stops_and_leaves_no_summary(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "run").summary() is None
 
 
+def is_stopped(made: Study, value: float) -> bool:
+    """Make a trial that has this value at every stage; whether it is hopeless before its end."""
+    number = made.propose({}).number
+    watched = made.watched(number)
+    for stage in range(1, STAGES + 1):
+        watched.stage(stage, value)
+        if stopped := watched.is_hopeless():
+            break
+    made.end(number, Ended("stopped early" if stopped else "finished", Score(value, value)))
+    return stopped
+
+
 def test_a_trial_below_the_median_is_stopped_and_one_above_is_not(tmp_path: Path) -> None:
     made = study(tmp_path, "accuracy", "median")
-    for value in (0.8, 0.82, 0.84, 0.86):
-        begun = made.propose({})
-        watched = made.watched(begun.number)
-        for stage in range(1, STAGES + 1):
-            watched.stage(stage, value)
-            assert not watched.is_hopeless()
-        made.end(begun.number, Ended("finished", Score(value, 0.5)))
+    assert not any(is_stopped(made, value) for value in (0.8, 0.82, 0.84, 0.86))
     poor, good = (made.watched(made.propose({}).number) for _ in range(2))
     for stage in range(1, 8):
         poor.stage(stage, 0.5)
@@ -85,17 +91,7 @@ def test_a_trial_below_the_median_is_stopped_and_one_above_is_not(tmp_path: Path
 
 def test_where_less_is_better_the_greater_half_is_stopped(tmp_path: Path) -> None:
     made = study(tmp_path, "loss", "halving")
-    stopped = {}
-    for value in (0.2, 0.9, 0.1, 0.8):
-        begun = made.propose({})
-        watched = made.watched(begun.number)
-        for stage in range(1, STAGES + 1):
-            watched.stage(stage, value)
-            stopped[value] = watched.is_hopeless()
-            if stopped[value]:
-                break
-        outcome: Outcome = "stopped early" if stopped[value] else "finished"
-        made.end(begun.number, Ended(outcome, Score(value, value)))
+    stopped = {value: is_stopped(made, value) for value in (0.2, 0.9, 0.1, 0.8)}
     assert stopped == {0.2: False, 0.9: True, 0.1: False, 0.8: True}
 
 
