@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import run
 
 import vertizo as vz
-from vertizo.__main__ import main
 from vertizo.config import schema as configuration
 from vertizo.methods.choice import METHODS
 from vertizo.run.results.provenance import processor, versions
@@ -99,12 +99,7 @@ def test_a_row_of_the_defaults() -> None:
 
 def test_plans_are_what_the_pages_say(capsys: pytest.CaptureFixture[str]) -> None:
     for plan in kept("privacy_plans.json")["plans"]:
-        command = shlex.split(plan["command"])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.argv", command)
-            with pytest.raises(SystemExit) as done:
-                main()
-        assert not done.value.code
+        assert run(*shlex.split(plan["command"])[1:]) == 0
         now = json.loads(capsys.readouterr().out)
         assert now["epsilon"] == pytest.approx(plan["epsilon"], rel=1e-6)
         assert now["label_advantage"] == pytest.approx(plan["label_advantage"], rel=1e-6)

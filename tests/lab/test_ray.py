@@ -51,7 +51,6 @@ def in_folder(folder: Path) -> set[str]:
 @pytest.mark.usefixtures("cluster")
 class TestRuns:
     @pytest.mark.long
-    @pytest.mark.full
     def test_figures_and_folders_are_those_of_processes_here(self, tmp_path: Path) -> None:
         here, there = (planned(tmp_path / name, "vafl", "dpzv") for name in ("here", "there"))
         wanted = comparison.execute(here, Processes(2))
@@ -73,7 +72,6 @@ class TestRuns:
         assert ours == theirs
 
     @pytest.mark.long
-    @pytest.mark.full
     def test_what_is_finished_is_kept_and_what_was_begun_is_gone_on_with(
         self, tmp_path: Path
     ) -> None:
@@ -122,7 +120,6 @@ def dies(really: bool) -> str:
 @pytest.mark.usefixtures("cluster")
 class TestCalls:
     @pytest.mark.long
-    @pytest.mark.full
     def test_no_more_are_asked_for_than_there_is_room_for(self) -> None:
         asked = 0
 
@@ -186,19 +183,15 @@ except (Interrupted, UserError) as error:
 
 
 def command(folder: Path, address: str, *settings: str) -> subprocess.Popen[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    words = [sys.executable, "-c", COMMAND, str(folder), address, *settings]
+    env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(folder), address, *settings],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment,
+        words, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=env
     )
 
 
 @pytest.mark.long
-@pytest.mark.full
 def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", *TINY) as process:
         out, errors = process.communicate(timeout=120)
@@ -209,7 +202,6 @@ def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.full
 def test_ctrl_c_stops_and_no_cluster_is_left(tmp_path: Path) -> None:
     with command(tmp_path / "out", "", "epochs=100000") as process:
         time.sleep(15)

@@ -14,11 +14,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.commands import sets
 from tests.lab.conftest import TINY
 from tests.same import timeless
 from tests.waiting import until
@@ -76,6 +76,8 @@ class Nodes:
         self.address = f"{HEAD}:{free_port()}"
         self.folder = folder
         self.token = secrets.token_hex(32)
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "HOME": str(folder)}
+        self.environment = {**os.environ, **own}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, host: str, **environment: str) -> None:
@@ -88,32 +90,23 @@ class Nodes:
             command += ["--ray-client-server-port", str(free_port())]
         else:
             command += ["--address", self.address]
-        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "HOME": str(self.folder)}
-        own |= {"RAY_USAGE_STATS_ENABLED": "0", **environment}
-        log = self.folder / f"{host}.log"
-        with log.open("wb") as output:
-            self.running[host] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **own},
-                start_new_session=True,
+        env = {**self.environment, "RAY_USAGE_STATS_ENABLED": "0", **environment}
+        log, nothing = self.folder / f"{host}.log", subprocess.DEVNULL
+        with log.open("wb") as out:
+            node = self.running[host] = subprocess.Popen(
+                command, stdin=nothing, stdout=out, stderr=out, env=env, start_new_session=True
             )
-        end = time.monotonic() + 120
-        while "Ray runtime started" not in (text := log.read_text()):
-            assert self.running[host].poll() is None, text
-            assert time.monotonic() < end, text
-            time.sleep(0.1)
-        while not self.knows(host, **environment):  # Ray says so before the cluster does
-            assert time.monotonic() < end, f"the cluster does not know {host}: {text}"
+        said = "Ray runtime started"
+        came = until(lambda: said in log.read_text() or node.poll() is not None, 120, 0.1)
+        assert came and node.poll() is None, log.read_text()
+        # Ray says so before the cluster does.
+        assert until(lambda: self.knows(host, **environment), 120), f"{host} is not known"
 
     def knows(self, host: str, **environment: str) -> bool:
         """Whether the cluster takes a node to be there; the head's Python is the asking one's."""
-        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "HOME": str(self.folder)}
-        own |= environment
         ask = [sys.executable, "-c", KNOWN, self.address, host]
-        return not subprocess.run(ask, env={**os.environ, **own}, capture_output=True).returncode
+        env = self.environment | environment
+        return not subprocess.run(ask, env=env, capture_output=True).returncode
 
     def kill(self, host: str) -> None:
         node = self.running.pop(host)
@@ -125,7 +118,7 @@ class Nodes:
     ) -> tuple[int, str, str]:
         """The command, with the token alone: exit code, output, errors."""
         command = [sys.executable, "-m", "vertizo", "compare", "--methods", methods]
-        command += [*(part for each in TINY for part in ("--set", each)), *arguments]
+        command += [*sets(*TINY), *arguments]
         command += ["--out", str(out), "--no-controls", "--json", "--engine", "ray"]
         done = subprocess.run(
             [*command, "--ray-address", self.address],
@@ -201,7 +194,6 @@ vertizo.core.version.VERSION = "0.0.9"
 
 
 @pytest.mark.long
-@pytest.mark.full
 def test_what_is_wrong_with_a_cluster_is_one_line(nodes: Nodes, tmp_path: Path) -> None:
     """Another version or none at a node, another token; at last the head is killed."""
     texts = {"other": OTHER_VERSION, "none": "import sys; sys.modules['vertizo'] = None"}
@@ -228,7 +220,6 @@ def test_what_is_wrong_with_a_cluster_is_one_line(nodes: Nodes, tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.full
 def test_without_a_head_the_command_ends_in_one_line(nodes: Nodes, tmp_path: Path) -> None:
     """The same command goes on with a new cluster."""
     (tmp_path / "net.py").write_text(NET)
