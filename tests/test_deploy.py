@@ -81,13 +81,9 @@ def test_the_compose_file_goes_from_nothing_to_predictions(tmp_path: Path, port:
             "OMP_NUM_THREADS": "1",
         }
         with (tmp_path / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
-                [here(word) for word in service["entrypoint"]],
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            words, nothing = map(here, service["entrypoint"]), subprocess.DEVNULL
+            env = {**os.environ, **environment}
+            return subprocess.Popen([*words], env=env, stdin=nothing, stdout=log, stderr=log)
 
     def run(*names: str) -> None:
         started = {name: start(name) for name in names}
@@ -143,11 +139,8 @@ def test_the_image_takes_what_is_there_and_runs_as_nobody() -> None:
     assert "USER 10001:10001" in stages[2]
     assert "HEALTHCHECK" in stages[2]
     assert "gcc" not in stages[2]
-    let_in = {
-        line[1:].rstrip("/")
-        for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
-        if line.startswith("!")
-    }
+    rules = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    let_in = {line[1:].rstrip("/") for line in rules if line.startswith("!")}
     for line in re.findall(r"^COPY (?!--from)(.+)$", image, re.MULTILINE):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
@@ -162,12 +155,9 @@ def test_the_probe_says_what_health_says() -> None:
     ready = [False]
 
     def probe(*words: str, **environment: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, str(DEPLOY / "probe.py"), *words],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        command = [sys.executable, str(DEPLOY / "probe.py"), *words]
+        env = {**os.environ, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         return done.returncode, done.stderr.strip().rpartition(" ")[2]
 
     with health_at("127.0.0.1:0", lambda: ready[0]) as port:

@@ -91,15 +91,10 @@ class Reader:
             words = shlex.split(line)[1:]
             self.open[terminal] = warm.Process(words, log, self.environment, self.place)
             return
-        with log.open("wb") as output:
-            self.open[terminal] = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {line}"],
-                cwd=self.place,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        command, nothing = ["/bin/sh", "-c", f"exec {line}"], subprocess.DEVNULL
+        where = {"cwd": self.place, "env": self.environment, "stdin": nothing}
+        with log.open("wb") as out:
+            self.open[terminal] = subprocess.Popen(command, **where, stdout=out, stderr=out)
 
     def finish(self) -> None:
         """Wait until all commands are over; they must have gone well."""

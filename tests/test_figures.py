@@ -20,12 +20,8 @@ RESULTS = sorted(path for folder in figures.FOLDERS[:2] for path in folder.glob(
 
 
 def listed() -> list[figures.Section]:
-    return [
-        section
-        for page, known in MANIFEST.items()
-        if isinstance(known, dict)
-        for section in figures.sections(page, PAGES[page], known)
-    ]
+    pages = [(page, known) for page, known in MANIFEST.items() if isinstance(known, dict)]
+    return [each for page, known in pages for each in figures.sections(page, PAGES[page], known)]
 
 
 def test_every_figure_of_a_page_is_in_its_file() -> None:

@@ -155,12 +155,10 @@ BROKEN = {
 
 def test_no_version_that_is_known_to_fail_is_allowed() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    dependencies = project["project"]["dependencies"]
     for name, broken in BROKEN.items():
-        (bound,) = (
-            re.fullmatch(rf"{name}>=([\d.]+)", each)
-            for each in project["project"]["dependencies"]
-            if each.startswith(name)
-        )
+        (each,) = (each for each in dependencies if each.startswith(name))
+        bound = re.fullmatch(rf"{name}>=([\d.]+)", each)
         assert tuple(map(int, bound[1].split("."))) > broken
 
 

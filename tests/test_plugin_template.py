@@ -43,15 +43,12 @@ def test_its_commands_do_what_its_readme_says(copy: Path) -> None:
     assert install[:3] == ["pip", "install", "-e"]
     searched = [str(copy.parent / "site"), str(copy / "src"), os.environ.get("PYTHONPATH", "")]
     paths = os.pathsep.join(path for path in searched if path)
+    env = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error"}
     said = []
     for program, *arguments in commands:
+        command = [sys.executable, *COMMANDS[program], *arguments]
         done = subprocess.run(
-            [sys.executable, *COMMANDS[program], *arguments],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error"},
-            capture_output=True,
-            text=True,
-            timeout=300,
+            command, cwd=copy, env=env, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stdout + done.stderr
         said.append(done.stdout)

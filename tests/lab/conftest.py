@@ -20,12 +20,7 @@ from vertizo.lab.processes import Inline
 from vertizo.run.experiment import Experiment
 
 TINY = ("data.limit=60", "batch_size=9", "epochs=3")
-EXACT = (
-    "privacy.mechanism=gaussian",
-    "privacy.clip=0.5",
-    "privacy.epsilon=3",
-    "server.update=none",
-)
+EXACT = ("privacy={mechanism: gaussian, clip: 0.5, epsilon: 3}", "server.update=none")
 
 
 def settings(*overrides: str) -> ExperimentConfig:

@@ -189,15 +189,9 @@ def test_on_a_server_of_the_library() -> None:
     head, embeddings, labels = server(batch, d)
     gradients = head.evaluate(Points(embeddings), labels).input_gradient(1.0)
     for q in (1, 8):
-        found = measured(
-            losses_of(head, labels),
-            gradients,
-            embeddings=embeddings,
-            num_directions=q,
-            smoothing=1e-2,
-            stream=Stream.from_seed(8),
-            repeats=repeats,
-        )
+        options = {"num_directions": q, "smoothing": 1e-2, "stream": Stream.from_seed(8)}
+        options |= {"embeddings": embeddings, "repeats": repeats}
+        found = measured(losses_of(head, labels), gradients, **options)
         variance, effective = expected(gradients, -1, q)
         error = relative_error(q, repeats * effective)
         assert found.variance == pytest.approx(variance, rel=6 * error + 0.02)
@@ -207,17 +201,11 @@ def test_on_a_server_of_the_library() -> None:
 
 def test_the_measurement_repeats_with_its_stream() -> None:
     head, embeddings, labels = server(4, 5)
+    losses, slopes = losses_of(head, labels), torch.ones(4, 5)
     options: dict[str, Any] = {"directions": "gaussian", "num_directions": 3, "smoothing": 1e-3}
+    options |= {"embeddings": embeddings, "repeats": 5}
     one, again, other = (
-        measured(
-            losses_of(head, labels),
-            torch.ones(4, 5),
-            embeddings=embeddings,
-            stream=Stream.from_seed(seed),
-            repeats=5,
-            **options,
-        )
-        for seed in (1, 1, 2)
+        measured(losses, slopes, stream=Stream.from_seed(seed), **options) for seed in (1, 1, 2)
     )
     assert one == again != other
 
@@ -266,16 +254,18 @@ def test_the_papers_setting_has_the_papers_figures() -> None:
     assert f"{figures.total_delta:.3f}" == "0.094"
 
 
+RUN: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 16,
+    "data": {"limit": 100, "parties": 3},
+    "method": {"name": "czofo", "num_directions": 4},
+}
+
+
 def test_t_counts_the_replies_to_all_clients(tmp_path: Path) -> None:
-    tree = {
-        "epochs": 2,
-        "batch_size": 16,
-        "data": {"limit": 100, "parties": 3},
-        "method": {"name": "czofo", "num_directions": 4},
-    }
     for rounds in (None, 5):
         folder = tmp_path / str(rounds)
-        config = parse(tree if rounds is None else {**tree, "rounds": rounds})
+        config = parse({**RUN, "rounds": rounds})
         result = Experiment(config).run(folder)
         found = intrinsic(RunFolder(folder), repeats=3)
         assert found.steps == result.summary["rounds"]
@@ -289,15 +279,8 @@ def test_each_client_is_measured_at_its_own_embeddings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: str
 ) -> None:
     """Not at what the table joins them to; and the gradient is that of the losses there."""
-    config = parse(
-        {
-            "epochs": 1,
-            "batch_size": 16,
-            "data": {"limit": 100, "parties": 3, "validation": 0},
-            "method": {"name": "czofo", "num_directions": 4},
-            "server": {"join": join},
-        }
-    )
+    data = {**RUN["data"], "validation": 0}
+    config = parse({**RUN, "epochs": 1, "data": data, "server": {"join": join}})
     federation = Experiment(config).run(tmp_path / "run").federation
     wanted = []
     for model, client in zip(federation.models, federation.clients, strict=True):

@@ -98,7 +98,8 @@ class Nodes:
             )
         said = "Ray runtime started"
         came = until(lambda: said in log.read_text() or node.poll() is not None, 120, 0.1)
-        assert came and node.poll() is None, log.read_text()
+        assert came, log.read_text()
+        assert node.poll() is None, log.read_text()
         # Ray says so before the cluster does.
         assert until(lambda: self.knows(host, **environment), 120), f"{host} is not known"
 
@@ -120,14 +121,9 @@ class Nodes:
         command = [sys.executable, "-m", "vertizo", "compare", "--methods", methods]
         command += [*sets(*TINY), *arguments]
         command += ["--out", str(out), "--no-controls", "--json", "--engine", "ray"]
-        done = subprocess.run(
-            [*command, "--ray-address", self.address],
-            env={**os.environ, "RAY_AUTH_TOKEN": token or self.token, "HOME": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        command += ["--ray-address", self.address]
+        env = {**os.environ, "RAY_AUTH_TOKEN": token or self.token, "HOME": str(self.folder)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
         return done.returncode, done.stdout, done.stderr
 
 

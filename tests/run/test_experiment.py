@@ -292,13 +292,12 @@ class TestControls:
     def test_random_updates_are_as_long_and_point_elsewhere(self, method: str) -> None:
         overrides = (f"method.name={method}", "rounds=1")
         before = start_of(*overrides)["clients"]
-        plain, control = (
-            [
-                after - start
-                for after, start in zip(run.federation.parameters["clients"], before, strict=True)
-            ]
-            for run in (ran(*overrides), ran(*overrides, "control=random"))
-        )
+
+        def steps(*more: str) -> list[Any]:
+            after = ran(*overrides, *more).federation.parameters["clients"]
+            return [now - start for now, start in zip(after, before, strict=True)]
+
+        plain, control = steps(), steps("control=random")
         moved = [party for party, step in enumerate(plain) if step.any()]
         assert len(moved) == 1
         (party,) = moved

@@ -280,13 +280,8 @@ class TestUsersModels:
         self, path: str, more: tuple[str, ...], words: list[str]
     ) -> None:
         more = tuple(text.replace("client", "server") for text in more)
-        refused(
-            ["server.model", *words],
-            ConfigError,
-            made,
-            "client.model.outputs=4",
-            *server(path, *more),
-        )
+        settings = ("client.model.outputs=4", *server(path, *more))
+        refused(["server.model", *words], ConfigError, made, *settings)
 
     def test_a_server_model_of_the_wrong_sizes(self) -> None:
         for outputs, words in (
@@ -294,13 +289,8 @@ class TestUsersModels:
             (4, ["3 outputs", "digits", "10"]),
         ):
             wrong = server("Net", "server.model.arguments={inputs: 16, outputs: 3}")
-            refused(
-                ["server.model", *words],
-                ConfigError,
-                made,
-                f"client.model.outputs={outputs}",
-                *wrong,
-            )
+            settings = (f"client.model.outputs={outputs}", *wrong)
+            refused(["server.model", *words], ConfigError, made, *settings)
 
     @each(
         "path, parameters, words",

@@ -22,16 +22,9 @@ from vertizo.run.build.record_identity import names_of
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.ledger_session import budget_for, charged_data
 
-BASE = (
-    "seed=0",
-    "data.limit=40",
-    "data.parties=2",
-    "batch_size=9",
-    "epochs=2",
-    "privacy.mechanism=gaussian",
-    "privacy.clip=0.5",
-    "privacy.epsilon=3",
-)
+LENGTH = ("batch_size=9", "epochs=2")
+SMALL = ("seed=0", "data.limit=40", "data.parties=2", *LENGTH)
+NOISE = "privacy={mechanism: gaussian, clip: 0.5, epsilon: 3}"
 SECRET = ("server.update=poisson-dp-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
 SAME_BATCH = ("server.update=private-sgd",)
 
@@ -41,7 +34,7 @@ class Crash(Exception):  # noqa: N818
 
 
 def tiny(*overrides: str) -> ExperimentConfig:
-    return schema.load(None, (*BASE, *overrides))
+    return schema.load(None, (*SMALL, NOISE, *overrides))
 
 
 def ledger(folder: Path, *overrides: str, runs: int = 2) -> Path:
@@ -163,9 +156,8 @@ def test_a_run_on_secret_private_labels_goes_on(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / mechanism))
 
     def broken_off(file: Path | None, name: str, frames: int, often: str) -> Any:
-        on = schema.load(
-            None, (*BASE[:5], f"privacy={{mechanism: {mechanism}, epsilon: 1}}", often)
-        )
+        private = f"privacy={{mechanism: {mechanism}, epsilon: 1}}"
+        on = schema.load(None, (*SMALL, private, often))
         privacy = on.privacy.model_copy(update={"ledger": file, "noise": "secure"})
         config, left = on.model_copy(update={"privacy": privacy}), iter(range(frames))
 
@@ -262,10 +254,8 @@ def test_as_many_other_rows_leave_no_trace(tmp_path: Path) -> None:
     rows = [f"{i % 7}.5,{i % 5},{'yes' if i % 7 > 3 else 'no'}" for i in range(60)]
     table, path = tmp_path / "t.csv", tmp_path / "ledger.sqlite"
     table.write_text("\n".join(["a,b,y", *rows]))
-    own = (
-        f"data={{name: table, path: {table}, label: y, classes: ['no', 'yes'], parties: 2}}",
-        *BASE[3:],
-    )
+    columns = f"path: {table}, label: y, classes: ['no', 'yes'], parties: 2"
+    own = (f"data={{name: table, {columns}}}", *LENGTH, NOISE)
     config = schema.load(None, own)
     data = Experiment(config).data()
     DurableLedger.create(path, budget_for(config, data, 2), names=names_of(data))

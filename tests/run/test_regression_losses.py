@@ -19,12 +19,7 @@ from vertizo.run.results.folder import RunFolder
 from vertizo.run.trained.prediction import Predictor
 
 DIABETES = ("data.name=diabetes", "epochs=30", "batch_size=30", "seed=0", "method.name=vafl")
-NOISE = (
-    "privacy.noise=seeded",
-    "privacy.clip=0.5",
-    "privacy.epsilon=5",
-    "data.label_range=[0,400]",
-)
+NOISE = ("privacy={noise: seeded, clip: 0.5, epsilon: 5}", "data.label_range=[0,400]")
 
 
 def experiment(*settings: str) -> Experiment:

@@ -364,17 +364,12 @@ class TestOneLineSaysWhatIsWrong:
     def test_of_records(self, x: Any, y: Any, words: list[str]) -> None:
         refused(DataError, words, classifier().fit, x, y)
 
-    @each("name", ["None", "NaN", "NumPy's", "NA", "NaT", "Decimal"])
-    def test_of_missing_labels(self, name: str) -> None:
+    @each(
+        "nothing",
+        lambda: [None, float("nan"), np.float64("nan"), pd.NA, pd.NaT, Decimal("nan")],
+    )
+    def test_of_missing_labels(self, nothing: Any) -> None:
         """No advice makes a class of them."""
-        nothing = {
-            "None": None,
-            "NaN": float("nan"),
-            "NumPy's": np.float64("nan"),
-            "NA": pd.NA,
-            "NaT": pd.NaT,
-            "Decimal": Decimal("nan"),
-        }[name]
         for there in ("late", 1, True, 2.5):
             y = [there] * 119 + [nothing]
             kinds = [np.array(y, object), pd.Series(y, dtype=object)]
