@@ -280,9 +280,8 @@ class Links(HTMLParser):
             self.pages.append(given.get("href", ""))
         elif tag == "link" and given.get("rel") not in NOT_FETCHED:
             self.fetched.append(given.get("href", ""))
-        self.fetched += [
-            given[name] for name in ("src", "srcset", "poster", "data") if name in given
-        ]
+        names = ("src", "srcset", "poster", "data")
+        self.fetched += [given[name] for name in names if name in given]
         if style := given.get("style"):
             self.fetched += re.findall(r"url\(([^)]*)\)", style)
 

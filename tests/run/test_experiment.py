@@ -99,9 +99,8 @@ class TestFolder:
     def test_what_was_returned_is_what_was_written(self, finished: Finished) -> None:
         out, result, seen = finished
         names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-        checkpoints = {
-            f"checkpoints/{name}.safetensors" for name in ("last", "best", "test_scores")
-        }
+        kept = ("last", "best", "test_scores")
+        checkpoints = {f"checkpoints/{name}.safetensors" for name in kept}
         files = {".lock", "run_name", "config.yaml", "metrics.jsonl", "summary.json"}
         files |= {"provenance.json", "digests", "checkpoints/digests"}
         assert names == checkpoints | files

@@ -63,9 +63,8 @@ def test_parts_together_predict_what_the_run_was_scored_by(tmp_path: Path) -> No
     summary = json.loads((run / "summary.json").read_text())
     data = Experiment(parse(SMALL | {"data": DIGITS | {"test_limit": 40}})).data()
     *clients, server = parts_of(run)
-    embeddings = [
-        part.module(own["test"]) for part, own in zip(clients, data.features, strict=True)
-    ]
+    pairs = zip(clients, data.features, strict=True)
+    embeddings = [part.module(own["test"]) for part, own in pairs]
     logits = server.module(torch.cat(embeddings, 1))
     right = (logits.argmax(1) == data.labels["test"]).float().mean()
     assert float(right) == pytest.approx(summary["test_accuracy"])

@@ -115,10 +115,8 @@ def test_runs_of_one_seed_share_no_noise(tmp_path: Path) -> None:
 
 def test_ids_are_the_same_records_in_every_run(tmp_path: Path) -> None:
     path = ledger(tmp_path, "server.update=none")
-    one, two = (
-        Experiment(tiny("server.update=none", f"privacy.ledger={path}", f"seed={seed}")).data()
-        for seed in (0, 1)
-    )
+    own = ("server.update=none", f"privacy.ledger={path}")
+    one, two = (Experiment(tiny(*own, f"seed={seed}")).data() for seed in (0, 1))
     assert torch.equal(one.features[0]["train"], two.features[0]["train"])
     assert torch.equal(one.labels["train"], two.labels["train"])
     free = Experiment(tiny("server.update=none", "seed=1")).data()
@@ -183,10 +181,8 @@ def test_a_run_on_secret_private_labels_goes_on(
 def test_a_trace_too_little_for_seeded_noise_is_explained(tmp_path: Path) -> None:
     """Secure noise for the same ε is slightly larger, so that its ledger falls short by a trace."""
     path = ledger(tmp_path, "server.update=none", "privacy.noise=secure", runs=1)
-    words = (
-        r"pays for 1 more replies .* the run needs 2; it was not begun: .* seeded noise is smaller"
-    )
-    with pytest.raises(RunError, match=words):
+    words = r"pays for 1 more replies .* the run needs 2; it was not begun"
+    with pytest.raises(RunError, match=f"{words}: .* seeded noise is smaller"):
         run(path, "server.update=none", "privacy.noise=seeded")
     run(path, "server.update=none", "privacy.noise=secure")
 

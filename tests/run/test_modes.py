@@ -253,16 +253,14 @@ def test_masks_are_drawn_anew_each_pass_and_the_seed_decides_them() -> None:
     settings = config("vafl", client=module(dropped))
     one, two = made(settings), made(settings)
     rows = torch.ones(5, 32)
-    found = [
-        [m.forward(Points(rows), n)[0] for n in (0, 1, 0)] for m in (one.models[0], two.models[0])
-    ]
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][0], found[0][2])
-    assert not torch.equal(found[0][0], found[0][1])
-    assert not torch.equal(found[0][0], one.models[0](rows))
-    assert torch.equal(one.models[0](rows), one.models[0](rows))
+    model = one.models[0]
+    first, other, again = (model.forward(Points(rows), number)[0] for number in (0, 1, 0))
+    assert torch.equal(first, two.models[0].forward(Points(rows), 0)[0])
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, model(rows))
+    assert torch.equal(model(rows), model(rows))
     state = torch.random.get_rng_state()
-    model: Any = one.models[0]
     model.forward(Points(rows), 4)
     assert torch.equal(state, torch.random.get_rng_state())
 

@@ -112,10 +112,8 @@ def test_own_features_cost_no_bytes_and_are_told_to_nobody() -> None:
     """Frames are the same in number and size, and no query changes with the label holder's own."""
     base = half_own(fed.data(24, 3))
     other = Holding("own", {p: torch.randn_like(v) for p, v in base.own.values.items()})
-    tapes = [
-        fed.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
-        for data in (base, replace(base, own=other), replace(base, own=None))
-    ]
+    tables = (base, replace(base, own=other), replace(base, own=None))
+    tapes = [fed.ran("dpzv", None, {"control": "frozen"}, of=data)[1] for data in tables]
     sizes = [[len(frame) for *_, frame in tape.seen] for tape in tapes]
     assert sizes[0] == sizes[1] == sizes[2]
     queries = [[f for _, way, _, f in tape.seen if way == "up"] for tape in tapes]

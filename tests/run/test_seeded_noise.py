@@ -137,7 +137,6 @@ def test_real_parties_never_make_noise_from_a_seed(tmp_path: Path) -> None:
         assert real.experiment().privacy.noise == "secure"
         trial = dep.serve_config(tmp_path, privacy=asked, **seed)
         assert trial.experiment().privacy.noise == "seeded"
+    seeded = {**asked, "noise": "seeded"}
     with pytest.raises(ValueError, match="never made from a seed; leave it out"):
-        dep.serve_config(
-            tmp_path, federation={"trial": False}, privacy={**asked, "noise": "seeded"}
-        )
+        dep.serve_config(tmp_path, federation={"trial": False}, privacy=seeded)

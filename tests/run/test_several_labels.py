@@ -157,9 +157,8 @@ def test_an_estimator_takes_zeros_and_ones(tmp_path: Path) -> None:
     assert fitted.score(rows, y) == (predicted == y).all(1).mean()
     fitted.save(tmp_path / "kept")
     assert np.array_equal(vz.VerticalClassifier.load(tmp_path / "kept").predict(rows), predicted)
-    private = vz.VerticalClassifier(
-        method="dpzv", epochs=2, privacy=vz.Privacy(2.0), random_state=0
-    ).fit(rows, y)
+    asked = {"method": "dpzv", "privacy": vz.Privacy(2.0), "random_state": 0}
+    private = vz.VerticalClassifier(epochs=2, **asked).fit(rows, y)
     assert private.result_.summary["privacy"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
 
 

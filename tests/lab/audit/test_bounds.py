@@ -49,10 +49,8 @@ def test_the_bound_exceeds_the_truth_no_more_often_than_stated():
         (400, randomised_response, 0.0, math.log(3), 0.8),
     ):
         generator = np.random.default_rng(7)
-        found = [
-            lower_bound(*draw(generator), delta=delta, confidence=0.9).epsilon
-            for _ in range(repetitions)
-        ]
+        seen = [draw(generator) for _ in range(repetitions)]
+        found = [lower_bound(*pair, delta=delta, confidence=0.9).epsilon for pair in seen]
         wrong = sum(bound > truth for bound in found)
         assert wrong <= _most(repetitions, 0.1), draw.__name__
         assert least * truth < float(np.median(found)) < truth, draw.__name__

@@ -139,9 +139,8 @@ def test_a_grid_over_an_option_of_the_method() -> None:
     y = (x[:, 0] + x[:, 3] > 0).astype(int)
     for method in NAMED:
         given = vz.VerticalClassifier(method=method, epochs=1, random_state=0)
-        search = model_selection.GridSearchCV(given, {"method__smoothing": [1e-3, 1e-2]}, cv=2).fit(
-            x, y
-        )
+        grid = {"method__smoothing": [1e-3, 1e-2]}
+        search = model_selection.GridSearchCV(given, grid, cv=2).fit(x, y)
         tried = [each["method__smoothing"] for each in search.cv_results_["params"]]
         assert tried == [1e-3, 1e-2]
         best = search.best_estimator_
