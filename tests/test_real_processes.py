@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests import deployments as dep
 from tests import warm
+from tests.commands import sets
 from tests.processes import MEMBERS, SERVER, Job
 from tests.waiting import PATIENT
 
@@ -59,10 +60,9 @@ def test_a_killed_run_ends_with_the_numbers_of_one_that_lived(
     settings += [f"client.model={{name: function, path: '{path}', num_parameters: 2}}"]
     lived = Experiment(schema.load(None, settings)).run(out=tmp_path / "lived")
     folder, log = tmp_path / "killed", tmp_path / "said"
-    options = [word for setting in settings for word in ("--set", setting)]
     last = int(os.environ["CALLS"]) * 2 // 3
     dying = {**os.environ, "CALLS": "0", "DIES_AT_CALL": str(last)}
-    killed = warm.Process(["train", "--out", str(folder), *options], log, dying)
+    killed = warm.Process(["train", "--out", str(folder), *sets(*settings)], log, dying)
     assert killed.wait(PATIENT) == -signal.SIGKILL, log.read_text()
     assert len(list(RunFolder(folder).metrics())) > 1
     resumed = warm.Process(["train", "--resume", str(folder)], log)

@@ -514,7 +514,7 @@ def test_memory_that_runs_out_later_is_one_line(
 ) -> None:
     monkeypatch.setattr("vertizo.run.build.models.available", lambda: None)
     options = ("data.name=digits", "client.model.hidden=[9999999999999]")
-    outcome = vertizo("train", *(part for option in options for part in ("--set", option)))
+    outcome = vertizo("train", *sets(*options))
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1].startswith("vertizo: memory ran out; use a smaller model")

@@ -302,3 +302,28 @@ def test_a_dossier_is_written_signed_and_verified(vertizo: Vertizo, refuses: Ref
     refuses("absent | absent\nrun --out page.txt | page.txt", "privacy", "dossier")
     refuses("run --certificates certs | no certificate.pem", "privacy", "dossier")
     refuses("plain.html | plain.html.sig\nrun | run", "privacy", "verify", *authority)
+
+
+LABELS = sets(
+    *("data.name=digits", "data.limit=60", "epochs=1", "seed=0", "method.name=vafl"),
+    "privacy={mechanism: randomised-response, epsilon: 1, ledger: labels}",
+)
+
+
+def test_a_file_of_private_labels_is_made_shown_and_used_again(vertizo: Vertizo) -> None:
+    assert vertizo("train", *LABELS, "--out", "first").code == 0
+    shown = vertizo("privacy", "ledger", "show", "labels").out
+    assert "ε = 1 at δ = 0, once; all runs on them are free" in shown
+    assert "label advantage: at most 0.147" in shown  # of ten classes: (e − 1)/(e + 9)
+    out = vertizo("train", *LABELS, *sets("seed=1", "method.name=dpzv"), "--out", "second").well()
+    assert "all runs on the private labels in 'labels' together" in " ".join(out.split())
+
+
+def test_what_a_file_of_labels_is_not_for_is_refused_in_a_line(vertizo: Vertizo) -> None:
+    vertizo("train", *LABELS, "--out", "first")
+    for command, words in (
+        (("train", *LABELS, *sets("privacy.epsilon=2"), "--out", "other"), "made with 1.0"),
+        (("privacy", "ledger", "accept", "labels"), "is no ledger of this package"),
+    ):
+        found = vertizo(*command)
+        assert (found.code, words in found.err, found.err.count("\n")) == (2, True, 1), found.err
