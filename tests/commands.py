@@ -31,6 +31,12 @@ class Outcome(NamedTuple):
         assert "Traceback" not in self.err
         return self.err.rstrip("\n")
 
+    def refused(self, *words: str, case: object = "") -> None:
+        """Exit code 2, and one line with all these words."""
+        assert self.code == 2, f"{case}: {self}"
+        assert self.line.startswith("vertizo: "), case
+        says(self.line, *words, case=case)
+
     def well(self) -> str:
         """Standard output of a command that ended well."""
         assert self.code == 0, self
@@ -78,10 +84,7 @@ class Refuses:
 
     def row(self, row: str, words: Sequence[str], *arguments: str | Path) -> None:
         before = set(self._here.rglob("*"))
-        ended = self._vertizo(*arguments)
-        assert ended.code == 2, f"{row}: {ended}"
-        assert ended.line.startswith("vertizo: "), row
-        says(ended.line, *words, case=row)
+        self._vertizo(*arguments).refused(*words, case=row)
         assert set(self._here.rglob("*")) == before, row
 
 

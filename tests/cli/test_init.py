@@ -64,7 +64,7 @@ def test_a_full_disk_leaves_nothing(vertizo: Vertizo, here: Path) -> None:
                 disk.fail_at((action, f"bank/{name}"), 1)
                 ended = vertizo("init", here / "bank")
             assert disk.failed, name
-            assert ended.code == 2
+            ended.refused()
             assert ended.line.endswith("/bank cannot be written to: No space left on device")
             assert list((here / "bank").iterdir()) == [], name
 
@@ -97,6 +97,4 @@ def test_the_files_of_real_parties_come_with_the_package(vertizo: Vertizo, here:
         assert files < names
         assert pl.read_csv(here / "hos pital" / f"{party}.csv").height == 489
         assert pl.read_csv(here / "hos pital" / f"{party}.new.csv").height == 60
-    again = vertizo("init", "hos pital", "--parties")
-    assert again.code == 2
-    assert "exists already, and is kept" in again.line
+    vertizo("init", "hos pital", "--parties").refused("exists already, and is kept")

@@ -114,9 +114,7 @@ def test_a_folder_has_one_agent(vertizo: Vertizo, stores: dict[str, Store], here
     vertizo("certs", "certs", "--member", "north")
     (here / "north.yaml").write_text(MEMBER.replace("certs,", "certs/north,"))
     with stores["north"].alone():
-        said = vertizo("agent", "north.yaml")
-    assert said.code == 2
-    assert "is in use by another agent" in said.line
+        vertizo("agent", "north.yaml").refused("is in use by another agent")
 
 
 def test_a_submission_waits_for_an_agent_that_is_being_started(
