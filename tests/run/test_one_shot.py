@@ -33,11 +33,10 @@ from vertizo.run.trained.export import parts_of
 from vertizo.run.trained.prediction import Predictor
 
 SMALL: dict[str, Any] = {"seed": 0, "data": {"name": "digits", "limit": 300, "test_limit": 100}}
-ONCE: dict[str, Any] = {**SMALL, "method": {"name": "one-shot"}}
 
 
 def configured(**changes: Any) -> ExperimentConfig:
-    return parse({**ONCE, **changes})
+    return parse({**SMALL, "method": {"name": "one-shot"}, **changes})
 
 
 def test_it_is_the_label_free_control_as_a_method(tmp_path: Path) -> None:

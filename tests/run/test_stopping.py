@@ -15,7 +15,7 @@ from tests.same import same
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.sections.early_stopping import EarlyStopping
 from vertizo.core.errors import ConfigError
-from vertizo.run.experiment import Experiment, Result
+from vertizo.run.experiment import Experiment
 from vertizo.run.loop.job_state import Stopping
 from vertizo.run.loop.training import Training
 from vertizo.run.results.folder import RunFolder
@@ -92,22 +92,18 @@ def test_a_regression_has_no_accuracy_to_end_at() -> None:
         Experiment(parse(regression)).run()
 
 
-def ended_early(result: Result, patience: int) -> None:
-    """The last evaluations are no better than the best, and no round follows them."""
-    metrics, best = result.metrics, result.summary["best"]
-    assert result.summary["stopped_early"]
-    assert metrics[-1]["round"] == result.summary["rounds"] < 30 * 2 * 4
-    assert best["round"] == metrics[-1 - patience]["round"]
-    assert len({row["round"] for row in metrics}) == len(metrics)
-    assert result.summary["last"]["test_loss"] > 0
-
-
 @pytest.mark.full
 def test_training_ends_and_one_that_was_killed_ends_there_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Experiment(config(patience=3)).run(tmp_path / "whole")
-    ended_early(whole, 3)
+    summary, metrics = whole.summary, whole.metrics
+    assert summary["stopped_early"]
+    # The last evaluations are no better than the best, and no round follows them.
+    assert metrics[-1]["round"] == summary["rounds"] < 30 * 2 * 4
+    assert summary["best"]["round"] == metrics[-1 - 3]["round"]
+    assert len({row["round"] for row in metrics}) == len(metrics)
+    assert summary["last"]["test_loss"] > 0
     assert not Experiment(config(patience=100)).run().summary["stopped_early"]
 
     save: Callable[[Training], None] = Training._save
