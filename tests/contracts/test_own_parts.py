@@ -44,7 +44,6 @@ def doubles(root: Path | None, options: DataConfig) -> Pooled:
 
 def two_groups(root: Path | None, options: DataConfig) -> Pooled:
     data = breast_cancer(root, options)
-    assert data.groups is not None
     return replace(data, groups={**data.groups, "again": list(data.groups["mean"])})
 
 

@@ -159,8 +159,6 @@ def test_a_model_of_one_file_knows_the_other(tmp_path: Path, one: str, other: st
     )
     data = prepare(options, Stream.from_seed(0))
     assert data.class_names == ("false", "true")
-    assert data.preparation is not None
-    assert options.path is not None
     same, found = read(options.path), read(FORMS[other](frame(), tmp_path / "new"))
     for own in data.preparation.parties.values():
         known, new = (raw_matrix(each, own.columns, own.levels) for each in (same, found))
@@ -168,7 +166,6 @@ def test_a_model_of_one_file_knows_the_other(tmp_path: Path, one: str, other: st
         assert np.array_equal(new, known)
     assert data.preparation.unknown(found) == []
     labels, wanted = data.preparation.labels(found), frame()["y"].to_list()
-    assert labels is not None
     assert labels[1].tolist() == wanted
 
 
@@ -191,7 +188,6 @@ def test_a_column_of_strangers_is_said(tmp_path: Path) -> None:
     table = _csv(frame(), tmp_path / "train")
     data = DataConfig(name="table", path=table, label="y", parties=2)
     preparation = prepare(data, Stream.from_seed(0)).preparation
-    assert preparation is not None
     odd = frame().with_columns(job=pl.lit("17"))
     (line,) = preparation.unknown(odd, name="new.csv")
     assert line.startswith("new.csv: 60 of 60 values of 'job', such as '17', are no category")
@@ -210,7 +206,6 @@ def test_an_empty_column_is_said(tmp_path: Path) -> None:
     """Of numbers as well as of categories, however it is empty."""
     data = DataConfig(name="table", path=_csv(frame(), tmp_path / "train"), label="y", parties=2)
     preparation = prepare(data, Stream.from_seed(0)).preparation
-    assert preparation is not None
     held = [column for own in preparation.parties.values() for column in own.columns]
     for column in held:
         for nothing in (pl.lit(None), pl.lit(None, pl.String), pl.lit(float("nan"))):
@@ -239,7 +234,6 @@ def test_texts_of_a_parquet_file_are_as_those_of_a_csv_file(tmp_path: Path) -> N
         options = DataConfig(name="table", path=tmp_path / name, label="y", parties=1)
         data = prepare(options, Stream.from_seed(0))
         assert data.class_names == ("a", "b")
-        assert data.preparation is not None
         (own,) = data.preparation.parties.values()
         found = own(raw_matrix(read(tmp_path / name), own.columns, own.levels))
         assert found[:4, 0].tolist() == [1, 0, 0, 2]
@@ -256,7 +250,6 @@ def test_whoever_scores_hears_of_strangers_once(tmp_path: Path) -> None:
     """The holder of the column alone, once for each column, however many ask."""
     data = DataConfig(name="table", path=_csv(frame(), tmp_path / "train"), label="y", parties=1)
     preparation = prepare(data, Stream.from_seed(0)).preparation
-    assert preparation is not None
     (own,) = preparation.parties.values()
     odd = frame().with_columns(job=pl.lit("17"), key=pl.int_range(pl.len()).cast(pl.String))
     table = FileTable(_csv(odd, tmp_path / "new"), "key", CsvFormat())

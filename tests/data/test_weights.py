@@ -49,9 +49,6 @@ def test_a_column_of_weights_is_no_feature_and_stays_with_its_records(tmp_path: 
     given = {"weight": "weight", "person": "customer", "id": "key"}
     data = cut(table(tmp_path / "t.csv"), **given)
     assert sum(own["train"].shape[1] for own in data.features) == 2
-    assert data.weights is not None
-    assert data.persons is not None
-    assert data.keys is not None
     keys = data.keys()
     rows = [int(key.removeprefix("k")) for key in keys]
     assert data.weights.tolist() == [row / 4 for row in rows]
@@ -72,13 +69,9 @@ def test_a_label_holders_own_table_has_them_as_well(tmp_path: Path) -> None:
     )
     choice = party_table.Choice(Stream.from_seed(0), 0.1, 0.2)
     data, _, _ = party_table.labels(options, choice, ("a", "b"), "f")
-    assert data.keys is not None
-    assert data.weights is not None
-    assert data.persons is not None
     rows = [ROWS - 1 - int(key.removeprefix("k")) for key in data.keys()]  # noqa: SIM118
     assert data.weights.tolist() == [row / 4 for row in rows]
     assert len(set(data.persons.tolist())) == len({row // 3 for row in rows})
-    assert data.own is not None
     assert data.own.values["train"].shape[1] == 1
 
 
@@ -100,14 +93,11 @@ def test_weights_of_classes_are_scikit_learns() -> None:
     data = federations.data()
     counts = torch.bincount(data.labels["train"]).double()
     found = of_classes(DataConfig(class_weights="balanced"), data)
-    assert found is not None
     assert torch.allclose(found.double(), 29 / (3 * counts))
     shares = {"0": 0.25, "1": 0.25, "2": 0.5}
     public = of_classes(DataConfig(class_weights="balanced", class_shares=shares), data)
-    assert public is not None
     assert public.tolist() == pytest.approx([4 / 3, 4 / 3, 2 / 3])
     named = of_classes(DataConfig(class_weights={"2": 5.0}), data)
-    assert named is not None
     assert named.tolist() == [1.0, 1.0, 5.0]
     assert of_classes(DataConfig(), data) is None
 

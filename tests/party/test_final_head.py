@@ -79,7 +79,6 @@ def test_the_head_that_predicts_validation_records_best_is_taken(tmp_path: Path)
     predictor = Predictor.load(tmp_path / "run")
     assert (predictor.head, predictor.config.predicts_by) == ("raw", "raw")
     scored = predictor.test().scores
-    assert scored is not None
     assert scored["auc"] == pytest.approx(found["test_auc"])
     again = Experiment(config).run(tmp_path / "run", resume=True).summary
     assert again["raw_head"] == found
@@ -101,7 +100,6 @@ def test_any_head_may_be_the_best(
     summary = Experiment(config).run(tmp_path / "run").summary
     assert summary["raw_head"]["kind"] == best
     found = Predictor.load(tmp_path / "run").test().scores
-    assert found is not None
     assert found["loss"] == pytest.approx(summary["raw_head"]["test_loss"], rel=1e-6)
     if best == "private":
         private = Predictor.load(tmp_path / "run", "private").test().frame
@@ -197,7 +195,6 @@ def test_it_predicts_as_the_task_wants() -> None:
         head = Fitted(kind, task)
         head.fit(rows[:200], values[:200])
         kept = head.state()
-        assert isinstance(kept, dict)
         assert kept["present"].numel() == 0  # no label of a training record
         found = task.predict(head.logits(rows[200:]))
         assert (found - values[200:]).abs().mean() < 3
@@ -320,7 +317,6 @@ def test_trees_of_three_numbers_are_as_large_as_the_labels_are_clear(
     head = Fitted("boosting", Classification(2))
     head.fit(rows, labels.long())
     state = head.state()
-    assert isinstance(state, dict)
     assert int(state["roots"].flatten().diff().max()) == 2 * leaves - 1
 
 
@@ -341,7 +337,6 @@ def test_a_wide_logistic_head_chooses_its_ridge() -> None:
         head = Fitted("logistic", Classification(2))
         head.fit(rows[:600], own)
         state, found = head.state(), head.logits(rows[600:])
-        assert isinstance(state, dict)
         if is_rare:
             assert np.allclose(state["weights"].numpy(), theirs.coef_)
             continue
@@ -357,7 +352,6 @@ def test_what_is_no_head_is_not_loaded() -> None:
     head = Fitted("boosting", Regression(0.0, 1.0))
     head.fit(rows, rows[:, 0])
     state = head.state()
-    assert isinstance(state, dict)
     circle = state["left"].clone()
     circle[1] = 0
     wrong: list[Any] = [torch.zeros(3), {}, {**state, "left": circle}]
@@ -382,7 +376,6 @@ def test_a_refit_is_at_the_minimum_of_its_objective() -> None:
     weights, bias = point[:9].view(3, 3), point[9:]
     losses = cross_entropy(rows.double() @ weights.T + bias, labels, reduction="sum")
     (losses + (point - first.double()).square().sum() / 2).backward()
-    assert point.grad is not None
     assert float(point.grad.norm()) < 0.05
     assert float((model.parameters - first).norm()) > 0.5
 

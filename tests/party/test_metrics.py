@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import each
 
@@ -39,7 +39,6 @@ def test_the_positive_class_is_the_one_that_is_ranked() -> None:
 
 
 @given(seed=SEEDS, classes=st.integers(2, 5), rows=st.integers(1, 40))
-@settings(deadline=None)
 def test_classification_agrees_with_brute_force(seed: int, classes: int, rows: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, classes, generator=generator) * 3
@@ -69,7 +68,6 @@ def test_there_is_no_ranking_of_one_class_alone_or_of_three(labels: list, classe
 
 
 @given(seed=SEEDS, rows=st.integers(2, 40))
-@settings(deadline=None)
 def test_regression_agrees_with_brute_force(seed: int, rows: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     predictions = torch.randn(rows, 1, generator=generator)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import each
 from torch import Tensor
@@ -56,7 +56,6 @@ stores = st.lists(
 
 
 @given(stores=stores, join=st.sampled_from(JOINS))
-@settings(deadline=None)
 def test_store_replaces_these_entries_and_no_others(
     stores: list[tuple[int, list[int]]], join: Join
 ) -> None:

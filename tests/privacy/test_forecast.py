@@ -29,7 +29,6 @@ def steps(records: int, count: int = 220, z: float = 5.833) -> Releases:
 def test_a_server_of_386_parameters(records: int, positives: float | None, learns: bool) -> None:
     """As tables were trained: DPZV at ε = 1, 64 numbers of each of three clients."""
     found = forecast.of_server(steps(records), records, 180, 386, positives)
-    assert found is not None
     assert (found >= forecast.LITTLE) == learns
 
 

@@ -431,7 +431,6 @@ def test_statement_with_steps_on_secret_samples() -> None:
     """ε covers both; μ is of what clients know, and no μ is equivalent to both."""
     statement = plan(noise_std=16.0, secret=SECRET).statement(server_is_private=True)
     assert statement.mu == pytest.approx(1.0)
-    assert statement.epsilon is not None
     assert statement.epsilon > epsilon_of(1.0, 1e-5) + 0.01
     assert statement.epsilon == joined_epsilon(statement.mu, SECRET, 1e-5)
     assert bound_text(statement.epsilon) in statement.words

@@ -125,7 +125,6 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
 
 
 @given(message=messages(), other=messages())
-@settings(deadline=None)
 def test_frames_are_a_function_of_the_message(message: Message, other: Message) -> None:
     assert frame_of(message) == frame_of(message)
     assert (frame_of(message) == frame_of(other)) == same(message, other)

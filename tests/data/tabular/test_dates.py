@@ -49,7 +49,6 @@ def test_a_date_becomes_days_and_its_places_in_year_and_week(tmp_path: Path) -> 
     data = made(tmp_path / "t.csv", frame(), validation=0)
     assert data.notes == ()
     preparation = data.preparation
-    assert preparation is not None
     own = preparation.parties["b"]
     # days, whether it is missing, sine and cosine of the year, then of the week
     assert (own.width, own.places, own.fitted) == (6, {"when": [0, 1, 2, 3, 4, 5]}, True)
@@ -79,13 +78,11 @@ def test_hours_count_where_there_are_some_and_files_are_alike(tmp_path: Path) ->
         assert one.notes == other.notes == ()
         table = OwnTable(path=tmp_path / "t.csv", id="k", columns=["when"])
         held = features(table, Choice(ROOT, 0.1, 0.2), "f")
-        assert held.preparation is not None
         assert (held.preparation.width, held.preparation.dates) == (width, ("when",))
 
 
 def test_new_records_without_a_date_are_missing_and_told_of(tmp_path: Path) -> None:
     preparation = made(tmp_path / "t.csv", frame()).preparation
-    assert preparation is not None
     absent = preparation.features(pl.DataFrame({"x": [1], "when": [None]}))["b"]
     for odd in ("31.01.2020", "2020-02-30", "soon", 43861, 1.5):
         new = pl.DataFrame({"x": [1], "when": [odd]})

@@ -295,7 +295,6 @@ class TestTask:
         assert (plain.positive, found.positive) == ("yes", "no")
         assert found.class_names == plain.class_names
         torch.testing.assert_close(found.labels["train"], plain.labels["train"])
-        assert found.preparation is not None
         again = Preparation.from_json(found.preparation.to_json()).task
         assert isinstance(again, Classification)
         assert again.positive == 0

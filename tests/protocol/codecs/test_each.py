@@ -33,7 +33,6 @@ rows = arrays.array_shapes(max_dims=3, max_side=20)
 
 
 @given(numbers=arrays.arrays(np.float32, shapes, elements=st.floats(width=32)))
-@settings(deadline=None)
 def test_float32_keeps_every_bit(numbers: np.ndarray) -> None:
     found = back(NoCompression(), torch.from_numpy(numbers))
     assert found.shape == numbers.shape
@@ -41,7 +40,6 @@ def test_float32_keeps_every_bit(numbers: np.ndarray) -> None:
 
 
 @given(numbers=arrays.arrays(np.float32, shapes, elements=st.floats(-65_000, 65_000, width=32)))
-@settings(deadline=None)
 def test_halves_round_to_the_nearest(numbers: np.ndarray) -> None:
     array = torch.from_numpy(numbers)
     for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
