@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterator
 from itertools import product
 
-import pytest
 import torch
 from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
@@ -17,11 +16,6 @@ from vertizo.models.torch import TorchModel, wrap
 
 SHIFTS = [0, 1, 3]
 """Numbers of further points, of which three columns are shifted."""
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
 
 
 chain = nn.Sequential

@@ -25,11 +25,6 @@ from vertizo.models.linear.linear_stack import LinearStack
 from vertizo.models.torch import wrap
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def kinds(module: nn.Module) -> list[str]:
     return [type(part).__name__ for part in module.children()]
 

@@ -12,11 +12,6 @@ from vertizo.models.base import Points
 from vertizo.models.torch import wrap
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def test_it_has_as_many_parameters_as_resnet_18_for_cifar() -> None:
     """11,173,962 with batch normalisation as well: both norms have two numbers a channel."""
     module = resnet.whole((3, 32, 32), 10)

@@ -31,11 +31,6 @@ POOLINGS: list[Pooling] = ["mean", "cls"]
 LENGTH, VECTOR = 9, 8
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def small(family: Family = "bert") -> Spec:
     return Spec("random", family, vector=VECTOR, layers=2, heads=2, vocabulary=50, positions=16)
 

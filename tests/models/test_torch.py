@@ -19,11 +19,6 @@ from vertizo.models.torch import TorchModel, flatten, wrap
 IMAGES = torch.randn(6, 1, 4, 8, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def network() -> nn.Module:
     torch.manual_seed(0)
     return cnn((1, 4, 8), [2, 3], 5)

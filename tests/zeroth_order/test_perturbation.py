@@ -25,11 +25,6 @@ INPUTS = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 MODULES = [lambda: nn.Linear(8, 3), lambda: nn.Sequential(nn.Linear(8, 3), nn.Tanh())]
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def small() -> Model:
     torch.manual_seed(0)
     return wrap(mlp(8, [16], 4, final_relu=False))
