@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.lazy import Lazy
+from tests.laws import plausible
 from tests.rows import each, examples
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,8 +50,6 @@ from vertizo.party.server_model import (
 )
 from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
-
-stats = Lazy("scipy.stats")
 
 WIDTH, BATCH, CLASSES = 4, 8, 3
 HUGE, TINY = 1e6, 1e-12
@@ -497,13 +495,6 @@ def test_slopes_are_clipped_record_by_record(law: str) -> None:
     assert taken[0] == pytest.approx(-float(slopes.clamp(-clip, clip).sum()) / BATCH, abs=1e-4)
     assert taken[1] == pytest.approx(-float(slopes.sum()) / BATCH, abs=1e-4)
     assert abs(taken[1] - taken[0]) > 3e-4
-
-
-def plausible(sample: Array, std: float) -> bool:
-    """Whether the sample may be of N(0, std²): by its variance and by its shape."""
-    squares = float((sample**2).sum()) / std**2
-    tail = min(stats.chi2.cdf(squares, sample.size), stats.chi2.sf(squares, sample.size))
-    return tail > 1e-4 and stats.kstest(sample.ravel() / std, "norm").pvalue > 1e-4
 
 
 def moves(step: Callable[[ServerModel], None], rounds: int) -> Array:

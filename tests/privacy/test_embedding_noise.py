@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests import federations as fed
-from tests.lazy import Lazy
+from tests.laws import plausible
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
@@ -21,21 +21,12 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
 from vertizo.zeroth_order.directions import LAWS, Directions, record_directions
 
-stats = Lazy("scipy.stats")
-
 CLIP, SIGMA = 2.0, 0.7
 RECORDS, BATCH, EPOCHS = 29, 8, 2
 
 
 def noise(seed: int = 0, clip: float = CLIP, std: float = SIGMA) -> EmbeddingNoise:
     return EmbeddingNoise(clip, std, Stream.from_seed(seed).child("noise"))
-
-
-def plausible(sample: Any, std: float) -> bool:
-    """Whether the sample may be of N(0, std²): by its variance and by its shape."""
-    squares = float((sample**2).sum()) / std**2
-    tail = min(stats.chi2.cdf(squares, len(sample)), stats.chi2.sf(squares, len(sample)))
-    return tail > 1e-4 and stats.kstest(sample / std, "norm").pvalue > 1e-4
 
 
 def inside(*shape: int) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.lazy import Lazy
+from tests.laws import plausible
 from tests.refusals import refused
 from torch import Tensor, nn
 
@@ -37,8 +37,6 @@ from vertizo.privacy.plan import Answer, ClippedGaussian, ClippedOnly, NoPrivacy
 from vertizo.privacy.statement import Statement
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import two_point
-
-stats = Lazy("scipy.stats")
 
 Array = NDArray[np.float64]
 
@@ -102,13 +100,6 @@ def four(made: ClippedGaussian) -> list[float]:
 def quiet(batch_size: int = BATCH) -> ClippedGaussian:
     """So little noise that the rest can be seen."""
     return plan(noise_std=1e-9, batch_size=batch_size)
-
-
-def plausible(sample: Array, std: float) -> bool:
-    """Whether the sample may be of N(0, std²): by its variance and by its shape."""
-    squares = float((sample**2).sum()) / std**2
-    tail = min(stats.chi2.cdf(squares, len(sample)), stats.chi2.sf(squares, len(sample)))
-    return tail > 1e-4 and stats.kstest(sample / std, "norm").pvalue > 1e-4
 
 
 def totals(made: Plan, values: Tensor, draws: int = DRAWS) -> Array:
