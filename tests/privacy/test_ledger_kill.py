@@ -79,6 +79,7 @@ class Place:
     """A ledger, its witness, and what its clients know: they keep every reply they ever got."""
 
     def __init__(self, folder: Path, seed: int) -> None:
+        folder.mkdir(exist_ok=True)
         self.path = folder / "ledger.sqlite"
         self.witnesses = folder / "witnesses"
         self.draw = random.Random(seed)
@@ -187,16 +188,13 @@ def killed_often(place: Place, kills: int) -> dict[str, int]:
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    (folder := tmp_path / "place").mkdir()
-    killed_often(place := Place(folder, seed=1), kills=25)
+    killed_often(place := Place(tmp_path / "place", seed=1), kills=25)
     assert place.replies
 
 
 @pytest.mark.long
-@pytest.mark.full
 def test_killed_at_random_moments_many_times(tmp_path: Path) -> None:
-    (folder := tmp_path / "place").mkdir()
-    hit = killed_often(place := Place(folder, seed=2), kills=250)
+    hit = killed_often(place := Place(tmp_path / "place", seed=2), kills=250)
     assert len(place.replies) > 125
     assert hit["starting"] > 10
     assert hit["lost"] > 0
@@ -205,7 +203,6 @@ def test_killed_at_random_moments_many_times(tmp_path: Path) -> None:
 def killed_at_lines(folder: Path, what: str, step: int) -> int:
     """Kill the server at every ``step``-th line of what it does; how many moments there were."""
     template = Place(folder / "template", seed=3)
-    template.path.parent.mkdir()
     DurableLedger.create(template.path, server.BUDGET, template.witnesses)
     late = time.monotonic() + 300
     with Life(template) as life:
@@ -214,8 +211,7 @@ def killed_at_lines(folder: Path, what: str, step: int) -> int:
         life.kill()
     line = 1
     while True:
-        place = Place(folder / str(line), seed=line)
-        shutil.copytree(template.path.parent, place.path.parent)
+        place = Place(shutil.copytree(template.path.parent, folder / str(line)), seed=line)
         place.queries, place.replies = dict(template.queries), dict(template.replies)
         place._next = list(template._next)
         asked = (0, place._next[0])
@@ -237,24 +233,17 @@ def killed_at_lines(folder: Path, what: str, step: int) -> int:
     return line
 
 
-def test_killed_at_some_lines_of_a_reply(tmp_path: Path) -> None:
-    assert killed_at_lines(tmp_path, "answering", step=5) > 50
-
-
-@pytest.mark.long
-@pytest.mark.full
-def test_killed_at_any_line_of_a_reply(tmp_path: Path) -> None:
-    assert killed_at_lines(tmp_path, "answering", step=1) > 50
-
-
-def test_killed_at_some_lines_of_its_start(tmp_path: Path) -> None:
-    assert killed_at_lines(tmp_path, "opening", step=31) > 100
-
-
-@pytest.mark.long
-@pytest.mark.full
-def test_killed_at_any_line_of_its_start(tmp_path: Path) -> None:
-    assert killed_at_lines(tmp_path, "opening", step=1) > 100
+@pytest.mark.parametrize(
+    ("what", "step", "moments"),
+    [
+        pytest.param("answering", 5, 50, id="some lines of a reply"),
+        pytest.param("answering", 1, 50, id="any line of a reply", marks=pytest.mark.long),
+        pytest.param("opening", 31, 100, id="some lines of its start"),
+        pytest.param("opening", 1, 100, id="any line of its start", marks=pytest.mark.long),
+    ],
+)
+def test_killed_at_lines(what: str, step: int, moments: int, tmp_path: Path) -> None:
+    assert killed_at_lines(tmp_path, what, step) > moments
 
 
 def test_killed_while_a_ledger_is_made(tmp_path: Path) -> None:
@@ -263,7 +252,6 @@ def test_killed_while_a_ledger_is_made(tmp_path: Path) -> None:
     while True:
         line += 1
         place = Place(tmp_path / str(line), seed=0)
-        place.path.parent.mkdir()
         maker = CONTEXT.Process(target=server.create, args=(place.path, place.witnesses, line))
         maker.start()
         maker.join(60)

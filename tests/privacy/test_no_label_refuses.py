@@ -88,11 +88,8 @@ OTHERS = [name for name in LABELS if name != "mixed"]
 
 @each("name, labels", list(product(PROTECTED, OTHERS)), gate=pairs(PROTECTED, OTHERS)[1::3])
 def test_all_labels_exchanged_change_no_run(name: str, labels: str, tmp_path: Path) -> None:
-    found = [
-        heard(table(tmp_path / str(place), LABELS[which]), *PROTECTED[name])
-        for place, which in enumerate(("mixed", labels))
-    ]
-    assert found[0] == found[1]
+    one, other = (table(tmp_path / which, LABELS[which]) for which in ("mixed", labels))
+    assert heard(one, *PROTECTED[name]) == heard(other, *PROTECTED[name])
 
 
 def test_without_protection_they_are_refused_as_before(tmp_path: Path) -> None:
@@ -117,11 +114,9 @@ def test_all_weights_exchanged_change_no_run(
     weights: list[float], head: str, tmp_path: Path
 ) -> None:
     settings = (*GAUSSIAN, "data.weight=counts", f"server.final_head={head}")
-    found = [
-        heard(table(tmp_path / str(place), LABELS["mixed"], each), *settings)
-        for place, each in enumerate(([1.0] * ROWS, weights))
-    ]
-    assert found[0] == found[1]
+    one = table(tmp_path / "one", LABELS["mixed"], [1.0] * ROWS)
+    other = table(tmp_path / "other", LABELS["mixed"], weights)
+    assert heard(one, *settings) == heard(other, *settings)
 
 
 NUMBERS = {
@@ -138,18 +133,15 @@ NUMBERS = {
 def test_all_numbers_exchanged_change_no_run(name: str, head: str, tmp_path: Path) -> None:
     """Without a public range, float32 would be refused for rounding the second."""
     settings = (*GAUSSIAN, "data.label_range=[0, 2e7]", f"server.final_head={head}")
-    found = [
-        heard(table(tmp_path / str(place), labels), *settings)
-        for place, labels in enumerate((list(range(ROWS)), NUMBERS[name]))
-    ]
-    assert found[0] == found[1]
+    plain = table(tmp_path / "one", range(ROWS))
+    path = table(tmp_path / "other", NUMBERS[name])
+    assert heard(path, *settings) == heard(plain, *settings)
     if name == "all beyond all":
-        plain = "data.task=regression", "data.label_range=[0, 2e7]"
-        refused(name, RunError, heard, table(tmp_path, NUMBERS[name]), *plain, match="loss is inf")
+        bare = "data.task=regression", "data.label_range=[0, 2e7]"
+        refused(name, RunError, heard, path, *bare, match="loss is inf")
     if name == "hardly apart":
-        path = table(tmp_path, NUMBERS[name])
-        plain = "data.task=regression", "data.label_range=null"
-        refused(name, DataError, heard, path, *plain, match="float32 rounds by")
+        bare = "data.task=regression", "data.label_range=null"
+        refused(name, DataError, heard, path, *bare, match="float32 rounds by")
 
 
 def test_a_range_that_float32_cannot_tell_apart_is_refused_whatever_the_labels(

@@ -141,9 +141,8 @@ def test_copies_of_a_record_have_the_epsilon_of_their_person_said(tmp_path: Path
     assert alike["records_per_person"] == COPIES
     assert alike["epsilon_per_person"] == pytest.approx(39.1, abs=0.1)
     assert alike["label_advantage_per_person"] > 0.99
-    assert (
-        f"up to {COPIES} of these records (they have the same features): ε = 39." in alike["words"]
-    )
+    words = f"up to {COPIES} of these records (they have the same features): ε = 39."
+    assert words in alike["words"]
     named = privacy(path, person="key", **test)
     assert "counted by data.person 'key'" in named["words"]
     assert named["epsilon_per_person"] == alike["epsilon_per_person"]
@@ -191,14 +190,12 @@ def test_identifiers_that_may_be_one_s_are_named_in_a_note(name: str, tmp_path: 
     frame = pl.DataFrame({"key": keys, "x": range(4), "z": range(4), "y": ["no", "yes"] * 2})
     found = remarks(frame, "key", "t.csv")
     assert (re.search(words, found[0]) is not None) if words else not found
-    frame.write_csv(tmp_path / "t.csv")
-    options = {"name": "table", "path": tmp_path / "t.csv", "label": "y", "validation": 0.0}
-    options |= {"parties": 2}
+    frame.write_csv(path := tmp_path / "t.csv")
+    options = {"name": "table", "path": path, "test_path": path, "label": "y", "validation": 0.0}
     for column in ("id", "person"):
-        data = prepare(DataConfig(**options, test_path=tmp_path / "t.csv", **{column: "key"}), ROOT)
-        assert [note for note in data.notes if "identifiers 'key'" in note] == [
-            line.replace("t.csv", str(tmp_path / "t.csv")) for line in found
-        ]
+        data = prepare(DataConfig(**options, parties=2, **{column: "key"}), ROOT)
+        notes = [note for note in data.notes if "identifiers 'key'" in note]
+        assert notes == [line.replace("t.csv", str(path)) for line in found]
 
 
 def test_it_is_said_wherever_the_epsilon_stands(
@@ -212,16 +209,10 @@ def test_it_is_said_wherever_the_epsilon_stands(
     assert dict(statements._figures(told))["ε of such a person"].startswith("39.")
     assert ("per person", "ε 39.2, 21 records") in summary_figures._per_person(told)
     assert [who for who, *_ in dossier._rates(told)][1] == f"a person of up to {COPIES} records"
-    plan(1000, 1, 1.0, DELTA, epochs=1, batch=100, server="none", records_per_person=COPIES)
+    asked = {"epochs": 1, "batch": 100, "server": "none", "records_per_person": COPIES}
+    plan(1000, 1, 1.0, DELTA, **asked)
     assert "of a person with 21 records" in capsys.readouterr().out
-    plan(
-        *(1000, 1, 1.0, DELTA),
-        epochs=1,
-        batch=100,
-        server="none",
-        records_per_person=COPIES,
-        as_json=True,
-    )
+    plan(1000, 1, 1.0, DELTA, **asked, as_json=True)
     found = json.loads(capsys.readouterr().out)["epsilon_per_person"]
     assert found == pytest.approx(39.1, abs=0.1)
     for options in ({"records_per_person": 0, "epochs": 1, "batch": 9}, {"records_per_person": 2}):

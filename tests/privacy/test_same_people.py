@@ -122,10 +122,7 @@ def test_other_people_get_their_own(
     make_ledger(tmp_path / "others.csv", OTHERS[name](people()))
 
 
-def test_what_is_alike_adds_up_wherever_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_what_is_alike_adds_up_wherever_it_is_said(tmp_path: Path) -> None:
     first = make_ledger(tmp_path / "first.csv", people())
     beside = make_ledger(tmp_path / "again.csv", SAME["all of it"](people()), further=True)
     for path, other in ((first, beside), (beside, first)):

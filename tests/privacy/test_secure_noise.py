@@ -10,7 +10,6 @@ import pickle
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -37,14 +36,9 @@ ROWS = st.lists(
 )
 
 
-def bits(seed: int) -> Callable[[int], bytes]:
-    return np.random.default_rng(seed).bytes
-
-
 def seeded(clip_norm: float, noise_std: float, seed: int, ahead: int = 0) -> SecureNoise:
-    return SecureNoise(
-        clip_norm=clip_norm, noise_std=noise_std, ahead=ahead, random_bytes=bits(seed)
-    )
+    bits = np.random.default_rng(seed).bytes
+    return SecureNoise(clip_norm=clip_norm, noise_std=noise_std, ahead=ahead, random_bytes=bits)
 
 
 def steps(noise: SecureNoise, released: torch.Tensor) -> list[int]:
