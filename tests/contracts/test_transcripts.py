@@ -131,10 +131,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
         "table": TABLE,
         "images": {"client.model": {"name": "cnn", "channels": [2, 3], "outputs": 4}},
-        "filters": {
-            "data.parties": 2,
-            "client.model": {"name": "filters", "count": 2},
-        },
+        "filters": {"data.parties": 2, "client.model": {"name": "filters", "count": 2}},
         "residual": {"client.model": {"name": "resnet18", "width": 2, "outputs": 4}, "rounds": 4},
         "function, sums": {"client.model": DRAWN, "server.join": "sum"},
     },
@@ -154,10 +151,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "two-point server": {"server.update": "zeroth-order"},
         "guarantee": {**GUARANTEE, "method.reply": "difference"},
     },
-    "syn-zoo-vfl": {
-        "usual": {},
-        "bad links, losses": {**BAD_LINKS, "method.reply": "losses"},
-    },
+    "syn-zoo-vfl": {"usual": {}, "bad links, losses": {**BAD_LINKS, "method.reply": "losses"}},
     "vafl": {
         "usual": {},
         "synchronous, a module with masks": {**SYNCHRONOUS, "client.model": CUT},
@@ -184,10 +178,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "server.update": "private-sgd",
         },
     },
-    "compressed-vfl": {
-        "usual": {},
-        "lattice": {"codecs.up": {"name": "lattice", "bits": 4}},
-    },
+    "compressed-vfl": {"usual": {}, "lattice": {"codecs.up": {"name": "lattice", "bits": 4}}},
     "fedbcd": {"usual": {}, "four steps": {"method.local_steps": 4}},
     "flex-vfl": {"usual": {}, "each its own": {"method.local_steps": [1, 2, 3]}},
     "tangent": {
@@ -439,11 +430,7 @@ def served(case: str, folder: Path) -> dict[str, Any]:
     keys = {"simulation": {"timing": "synchronous"}, "seed": 7, **SERVED[case]}
     keys["data"] = {"name": "digits", "limit": 50, "test_limit": 40}
     config = deployments.serve_config(folder, **keys)
-    with (
-        pinned(case),
-        FederationService(config) as service,
-        deployments.ticking(service),
-    ):
+    with pinned(case), FederationService(config) as service, deployments.ticking(service):
         direct = deployments.direct(service)
         channels = {member: Recorder(direct(member)) for member in deployments.MEMBERS}
         members = [deployments.join_config(folder, member) for member in deployments.MEMBERS]

@@ -27,12 +27,7 @@ from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.party.private_updates import (
-    PrivateSgd,
-    PrivateZerothOrder,
-    SecretSgd,
-    SeededSampler,
-)
+from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
 from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
 from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.run.build.models import client_model

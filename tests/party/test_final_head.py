@@ -226,10 +226,7 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
         options["l2_regularization"] = 1.0
     boosting = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     linear = LogisticRegression(max_iter=1000) if classes else Ridge()
-    theirs = {
-        "boosting": boosting(**options),
-        "logistic": make_pipeline(StandardScaler(), linear),
-    }
+    theirs = {"boosting": boosting(**options), "logistic": make_pipeline(StandardScaler(), linear)}
     for kind in ("boosting", "logistic"):
         theirs[kind].fit(rows[:300].numpy(), labels[:300].numpy())
         head = Fitted(kind, task)

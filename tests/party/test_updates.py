@@ -41,13 +41,7 @@ from vertizo.party.private_updates import (
     SystemSampler,
     clipped_gradient,
 )
-from vertizo.party.server_model import (
-    FirstOrder,
-    NoUpdate,
-    ServerModel,
-    ServerUpdate,
-    ZerothOrder,
-)
+from vertizo.party.server_model import FirstOrder, NoUpdate, ServerModel, ServerUpdate, ZerothOrder
 from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
 

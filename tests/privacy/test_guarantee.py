@@ -295,10 +295,7 @@ class TestCalibration:
             ({"steps_per_query": 1.0, "server_share": math.nan}, "server_share is nan"),
             ({"secret_steps": 5, "sampling": 0.1}, "server_share is 0"),
             # μ(0.01, 1e-10) is 2e-3: 4e6 units for 1e7 queries.
-            (
-                {"target": 0.01, "delta": 1e-10, "clients": 1000, "queries": 10_000},
-                "ledger's unit",
-            ),
+            ({"target": 0.01, "delta": 1e-10, "clients": 1000, "queries": 10_000}, "ledger's unit"),
             # Losing records costs more δ than there is: ε is infinite, whatever the noise.
             ({"delta": 1e-19, "clients": 1, "queries": 1, **lost}, "no noise brings 5 secret"),
         ]:
