@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ from vertizo.data.prepared import raw_matrix
 from vertizo.data.tabular.csv_lines import CsvFormat
 
 FORM = CsvFormat()
+
+
+def database(path: Path, statements: str) -> Path:
+    with closing(sqlite3.connect(path)) as base:
+        base.executescript(statements)
+    return path
 
 
 def test_rows_of_a_file_are_found_by_keys_in_any_order(tmp_path: Path) -> None:
@@ -89,24 +96,27 @@ def test_a_new_file_that_lacks_a_column_is_not_taken(
 
 
 def test_a_database_that_lacks_a_column(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "t.db") as base:
-        base.execute("CREATE TABLE people (id TEXT PRIMARY KEY, x REAL)")
-    table = DatabaseTable(tmp_path / "t.db", "id", None)
+    base = database(tmp_path / "t.db", "CREATE TABLE people (id TEXT PRIMARY KEY, x REAL)")
+    table = DatabaseTable(base, "id", None)
     table.need(["x"])
     with pytest.raises(DataError, match="does not have the column 'y'; it has id, x"):
         table.need(["x", "y"])
 
 
-@pytest.mark.parametrize("kind", ["", "INTEGER", "TEXT", "REAL", "NUMERIC", "BLOB"])
+UNIQUE = ["INTEGER PRIMARY KEY", "INTEGER UNIQUE", "TEXT UNIQUE"]
+
+
+@pytest.mark.parametrize("kind", ["", "INTEGER", "TEXT", "REAL", "NUMERIC", "BLOB", *UNIQUE])
 def test_keys_of_a_database_are_found_whatever_its_column_is(tmp_path: Path, kind: str) -> None:
     """Each key as the column's type keeps it: a number, a text, or what was put in."""
-    with sqlite3.connect(tmp_path / "t.db") as base:
-        base.execute(f"CREATE TABLE people (id {kind}, x)")
-        base.execute("CREATE UNIQUE INDEX by_key ON people (id)")
-        base.executemany("INSERT INTO people VALUES (?, ?)", [(7, "a"), (-12, "b"), (0, "c")])
-        if kind not in ("INTEGER", "REAL", "NUMERIC"):
-            base.execute("INSERT INTO people VALUES ('x9', 'd')")
-    places, frame = DatabaseTable(tmp_path / "t.db", "id", None).rows(["0", "7", "-12", "8", "007"])
+    made = f"CREATE TABLE people (id {kind}, x);"
+    made += "INSERT INTO people VALUES (7, 'a'), (-12, 'b'), (0, 'c');"
+    if kind not in UNIQUE:
+        made += "CREATE UNIQUE INDEX by_key ON people (id);"
+    if kind in ("", "TEXT", "BLOB"):
+        made += "INSERT INTO people VALUES ('x9', 'd')"
+    base = database(tmp_path / "t.db", made)
+    places, frame = DatabaseTable(base, "id", None).rows(["0", "7", "-12", "8", "007"])
     assert (places, frame["x"].to_list()) == ([0, 1, 2], ["c", "a", "b"])
 
 
@@ -171,40 +181,22 @@ def test_a_database_gives_what_a_csv_file_of_it_gives(tmp_path: Path) -> None:
     assert str(matrices[0]) == str(matrices[1])
 
 
-@pytest.mark.parametrize("kind", ["INTEGER PRIMARY KEY", "INTEGER UNIQUE", "TEXT UNIQUE"])
-def test_keys_of_a_database_are_numbers_or_text(kind: str, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "t.db") as base:
-        base.execute(f"CREATE TABLE t (id {kind}, x)")
-        base.executemany("INSERT INTO t VALUES (?, ?)", [(12, "twelve"), (34, "more")])
-    base.close()
-    places, frame = DatabaseTable(tmp_path / "t.db", "id", None).rows(["34", "12", "012"])
-    assert (places, frame["x"].to_list()) == ([0, 1], ["more", "twelve"])
-
-
 def test_a_value_that_is_no_text_costs_no_other_record(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "t.db") as base:
-        base.execute("CREATE TABLE t (id TEXT PRIMARY KEY, x TEXT)")
-        base.execute("INSERT INTO t VALUES ('a', CAST(x'ff41' AS TEXT)), ('b', 'é')")
-    base.close()
-    places, frame = DatabaseTable(tmp_path / "t.db", "id", None).rows(["a", "b"])
+    made = "CREATE TABLE t (id TEXT PRIMARY KEY, x TEXT);"
+    made += "INSERT INTO t VALUES ('a', CAST(x'ff41' AS TEXT)), ('b', 'é')"
+    places, frame = DatabaseTable(database(tmp_path / "t.db", made), "id", None).rows(["a", "b"])
     assert (places, frame["x"].to_list()) == ([0, 1], ["\ufffdA", "é"])
 
 
 def test_a_database_is_asked_as_it_is_now_and_only_read(tmp_path: Path) -> None:
-    file = tmp_path / "t.db"
-    with sqlite3.connect(file) as base:
-        base.execute("CREATE TABLE t (id TEXT, x)")
-        base.execute("CREATE INDEX by_key ON t (id)")
-        base.execute("INSERT INTO t VALUES ('a', 1)")
+    made = "CREATE TABLE t (id TEXT, x); CREATE INDEX by_key ON t (id);"
+    file = database(tmp_path / "t.db", made + "INSERT INTO t VALUES ('a', 1)")
     table = DatabaseTable(file, "id", "t")
     before = file.read_bytes()
     assert table.rows(["a", "b"])[0] == [0]
     assert file.read_bytes() == before
-    with base:
-        base.execute("INSERT INTO t VALUES ('b', 2)")
-        base.execute("INSERT INTO t VALUES ('a', 3)")
+    database(file, "INSERT INTO t VALUES ('b', 2), ('a', 3)")
     assert table.rows(["a", "b"])[0] == [1]  # a is there twice now, and nobody knows which it is
-    base.close()
     file.write_bytes(b"no database")
     refused("broken", DataError, table.rows, ["a"], match="cannot be read: file is not a database")
     file.unlink()
@@ -212,14 +204,12 @@ def test_a_database_is_asked_as_it_is_now_and_only_read(tmp_path: Path) -> None:
 
 
 def test_tables_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "t.sqlite"
-    with sqlite3.connect(file) as base:
-        base.execute('CREATE TABLE "od""d" (id TEXT, "k y" TEXT UNIQUE, x)')
-        base.execute("CREATE TABLE other (id TEXT PRIMARY KEY, raw BLOB)")
-        base.execute("INSERT INTO other VALUES ('a', x'00')")
-        base.execute("CREATE VIEW shown AS SELECT id FROM other")
-    base.close()
-    sqlite3.connect(tmp_path / "empty.db").close()
+    made = """CREATE TABLE "od""d" (id TEXT, "k y" TEXT UNIQUE, x);
+        CREATE TABLE other (id TEXT PRIMARY KEY, raw BLOB);
+        INSERT INTO other VALUES ('a', x'00');
+        CREATE VIEW shown AS SELECT id FROM other"""
+    file = database(tmp_path / "t.sqlite", made)
+    database(tmp_path / "empty.db", "")
     (tmp_path / "t.csv").write_text("id,x\n1,2\n")
     rows: list[tuple[str, str, str | None, str]] = [
         ("t.sqlite", "id", None, 'has 3 tables (od"d, other, shown); name one by --table'),
@@ -240,7 +230,7 @@ def test_tables_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
         place = tmp_path / name
         errors = (ConfigError, DataError)
         refused(name, errors, keyed_table, place, column, FORM, table, match=re.escape(words))
-    assert isinstance(keyed_table(tmp_path / "t.sqlite", "k y", FORM, 'od"d'), DatabaseTable)
-    assert keyed_table(tmp_path / "t.sqlite", "id", FORM, "shown").rows(["a"])[0] == [0]
-    with_bytes = keyed_table(tmp_path / "t.sqlite", "id", FORM, "other")
+    assert isinstance(keyed_table(file, "k y", FORM, 'od"d'), DatabaseTable)
+    assert keyed_table(file, "id", FORM, "shown").rows(["a"])[0] == [0]
+    with_bytes = keyed_table(file, "id", FORM, "other")
     assert with_bytes.rows(["a"])[1]["raw"].to_list() == ["1 bytes"]
