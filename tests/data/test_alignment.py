@@ -17,7 +17,6 @@ from tests.data.refusals import refused
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError, RunError
-from vertizo.core.names import Encoding
 from vertizo.data.alignment import TableToAlign, align_table, in_order, keys_of
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.csv_lines import CsvFormat
@@ -95,12 +94,7 @@ def test_the_order_is_that_of_bytes_in_utf_8(keys: set[str]) -> None:
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": ["张;", "a\n", 'c"'], "x": ["1", None, "3"]})
-    forms: list[tuple[str, Encoding]] = [
-        (".csv", "utf-8"),
-        (".csv", "gb18030"),
-        (".parquet", "utf-8"),
-    ]
-    for suffix, encoding in forms:
+    for suffix, encoding in ((".csv", "utf-8"), (".csv", "gb18030"), (".parquet", "utf-8")):
         folder = tmp_path / (suffix[1:] + encoding)
         folder.mkdir()
         form = CsvFormat(";", encoding)
@@ -170,18 +164,13 @@ def test_what_an_encoding_cannot_write_is_found_before_anybody_is_asked(
         to.write(*to.read())
         assert to.output.read_bytes().endswith(b"2,12 \x80\n3,\n")
         return
-    with pytest.raises(
-        DataError, match=r"CP1252 cannot write; end .*or set data.encoding"
-    ) as found:
+    words = r"CP1252 cannot write; end .*or set data.encoding"
+    with pytest.raises(DataError, match=words) as found:
         to.read()
     assert repr(column if value == "x" else value) in str(found.value)
     assert ("row 2" if value != "x" else "its name") in str(found.value)
     assert [path.name for path in tmp_path.iterdir()] == ["own.parquet"]
-    replace(to, output=tmp_path / "out.parquet").write(*to_keys(frame))
-
-
-def to_keys(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    return frame, keys_of(frame, "id")
+    replace(to, output=tmp_path / "out.parquet").write(frame, keys_of(frame, "id"))
 
 
 def test_what_no_csv_file_holds_is_found_before_anybody_is_asked(tmp_path: Path) -> None:
@@ -203,10 +192,8 @@ def test_values_are_written_letter_for_letter(tmp_path: Path) -> None:
     assert keys == ["8", "9"]
     to.write(frame, keys)
     assert frames.read(to.output).equals(frames.read(to.path))
-    assert frames.read_as_written(to.output)[1].rows() == [
-        (" 8 ", "NA", " ?"),
-        ("9", "null", "x, y"),
-    ]
+    written = frames.read_as_written(to.output)[1].rows()
+    assert written == [(" 8 ", "NA", " ?"), ("9", "null", "x, y")]
 
 
 def test_an_aligned_table_in_a_folder_with_digests_is_read_as_it_was_written(
@@ -218,9 +205,8 @@ def test_an_aligned_table_in_a_folder_with_digests_is_read_as_it_was_written(
         if place == "kept":
             checkpoint.keep(tmp_path / place / "party.yaml", b"{}")
         out = tmp_path / place / "aligned.csv"
-        TableToAlign(tmp_path / "t.csv", "key", out).write(
-            frames.read(tmp_path / "t.csv"), ["1", "3"]
-        )
+        aligned = TableToAlign(tmp_path / "t.csv", "key", out)
+        aligned.write(frames.read(aligned.path), ["1", "3"])
         assert frames.read(out).height == 2
         out.write_text(out.read_text().replace("30", "38"))
         if place == "plain":

@@ -159,9 +159,8 @@ def test_a_choice_validates_on_the_share_that_was_agreed_to() -> None:
         told = ChosenRows.of(1000, chosen)
         own = Choice(ROOT, 0.1, None, None, told)
         if refused_:
-            refused(
-                [f"chose {validated} of {used:,}", "validation is 0.1"], DataError, own.rows, 1000
-            )
+            words = [f"chose {validated} of {used:,}", "validation is 0.1"]
+            refused(words, DataError, own.rows, 1000)
         else:
             assert len(own.rows(1000)["validation"]) == validated
 

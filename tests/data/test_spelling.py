@@ -71,9 +71,8 @@ def test_what_is_spelt_otherwise() -> None:
 )
 def test_names_that_are_one_are_refused(tmp_path: Path, key: str, given: Any) -> None:
     table = _csv(frame(), tmp_path / "train")
-    data = DataConfig.model_validate(
-        {"name": "table", "path": table, "label": "y", "parties": 2, key: given}
-    )
+    options = {"name": "table", "path": table, "label": "y", "parties": 2, key: given}
+    data = DataConfig.model_validate(options)
     with pytest.raises(ConfigError, match=rf"data\.{key}.* (which are one|which is empty)"):
         of_classes(data, prepare(data, Stream.from_seed(0)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -106,12 +107,8 @@ def test_a_file_that_was_hardly_begun_is_begun_anew(tmp_path: Path) -> None:
     whole = encoded(rows, name)
     (done,) = (tmp_path / "cache" / "vertizo" / "text-vectors").glob("*.npy")
     done.unlink()
-
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_vectors.os, "replace", stopped)
+        patch.setattr(text_vectors.os, "replace", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             encoded(rows, name)
     assert torch.allclose(encoded(rows, name), whole, atol=1e-5)

@@ -25,6 +25,7 @@ from vertizo.models.losses import Classification, ClassWeighted
 from vertizo.protocol.messages import Query
 
 ROWS = 40
+GIVEN = {"weight": "weight", "person": "customer", "id": "key"}
 
 
 def table(path: Path, **columns: Any) -> Path:
@@ -46,11 +47,9 @@ def cut(path: Path, **changes: Any) -> VerticalData:
 
 
 def test_a_column_of_weights_is_no_feature_and_stays_with_its_records(tmp_path: Path) -> None:
-    given = {"weight": "weight", "person": "customer", "id": "key"}
-    data = cut(table(tmp_path / "t.csv"), **given)
+    data = cut(table(tmp_path / "t.csv"), **GIVEN)
     assert sum(own["train"].shape[1] for own in data.features) == 2
-    keys = data.keys()
-    rows = [int(key.removeprefix("k")) for key in keys]
+    rows = [int(key.removeprefix("k")) for key in data.keys()]  # noqa: SIM118
     assert data.weights.tolist() == [row / 4 for row in rows]
     assert [int(p) // 3 for p in data.persons] == [row // 3 for row in rows]
 
@@ -58,15 +57,8 @@ def test_a_column_of_weights_is_no_feature_and_stays_with_its_records(tmp_path: 
 def test_a_label_holders_own_table_has_them_as_well(tmp_path: Path) -> None:
     """Rows are in the order of the keys there."""
     path, keys = tmp_path / "t.csv", [f"k{row:02}" for row in reversed(range(ROWS))]
-    options = DataConfig(
-        name="table",
-        path=table(path, key=keys),
-        label="y",
-        id="key",
-        weight="weight",
-        person="customer",
-        drop=["age"],
-    )
+    table(path, key=keys)
+    options = DataConfig(name="table", path=path, label="y", drop=["age"], **GIVEN)
     choice = party_table.Choice(Stream.from_seed(0), 0.1, 0.2)
     data, _, _ = party_table.labels(options, choice, ("a", "b"), "f")
     rows = [ROWS - 1 - int(key.removeprefix("k")) for key in data.keys()]  # noqa: SIM118

@@ -82,9 +82,8 @@ class TestBreastCancer:
         assert all(group in name for group, names in pooled.groups.items() for name in names)
 
     def test_only_training_rows_that_are_not_for_validation_scale(self) -> None:
-        values = torch.from_numpy(
-            sklearn_datasets.load_breast_cancer().data[np.arange(569) % 5 == 4]
-        )
+        test = np.arange(569) % 5 == 4
+        values = torch.from_numpy(sklearn_datasets.load_breast_cancer().data[test])
         data = prepare(DataConfig(name="breast-cancer"), Stream.from_seed(0))
         assert data.records == 410
         assert data.fitted == ("mean", "error", "worst")

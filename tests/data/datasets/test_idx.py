@@ -46,9 +46,8 @@ class TestRead:
     ) -> None:
         folder = tmp_path_factory.mktemp("idx")
         content = encoded(array)
-        (folder / ("x.gz" if packed else "x")).write_bytes(
-            gzip.compress(content) if packed else content
-        )
+        written = gzip.compress(content) if packed else content
+        (folder / ("x.gz" if packed else "x")).write_bytes(written)
         found = idx.read(folder, FILE)
         assert found.dtype == np.uint8
         assert found.shape == array.shape
@@ -159,10 +158,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Mirror]]:
+def mirrors() -> Iterator[Callable[..., Mirror]]:
     """Makes mirrors of the four small files, with something wrong with one of them."""
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.setenv(name, "127.0.0.1")
     servers: list[Mirror] = []
 
     def make(*fault: str) -> Mirror:
@@ -226,8 +223,7 @@ class TestDownload:
 
     def test_no_mirror_at_all_says_what_to_put_where(self, tmp_path: Path, nobody: str) -> None:
         words = ["small", str(tmp_path / "small"), "data.root", "VERTIZO_DATA", "refused"]
-        call = idx.folder_of, small_set(nobody), tmp_path
-        refused([*words, *PUBLISHED], DataError, *call)
+        refused([*words, *PUBLISHED], DataError, idx.folder_of, small_set(nobody), tmp_path)
         assert list(tmp_path.rglob("*")) == []
 
     def test_nothing_half_written_stays_and_what_is_missing_is_asked_for(

@@ -53,7 +53,8 @@ def test_a_date_becomes_days_and_its_places_in_year_and_week(tmp_path: Path) -> 
     # days, whether it is missing, sine and cosine of the year, then of the week
     assert (own.width, own.places, own.fitted) == (6, {"when": [0, 1, 2, 3, 4, 5]}, True)
     new = ["2020-03-02", "2021-03-02", "2020-03-09", None, "2020-12-31", "2021-01-01"]
-    found = preparation.features(pl.DataFrame({"x": [1] * 6, "when": new}))["b"]
+    known = pl.DataFrame({"x": [1] * 6, "when": new})
+    found = preparation.features(known)["b"]
     assert torch.equal(found, found.nan_to_num())
     days = found[:, 0]
     assert math.isclose(days[1] - days[0], (days[2] - days[0]) / 7 * 365, rel_tol=1e-4)
@@ -64,7 +65,6 @@ def test_a_date_becomes_days_and_its_places_in_year_and_week(tmp_path: Path) -> 
     assert year[3].tolist() == week[3].tolist() == [0, 0]
     assert (year[4] - year[5]).norm() < 0.03
     again = Preparation.from_json(preparation.to_json())
-    known = pl.DataFrame({"x": [1] * 6, "when": new})
     assert torch.equal(again.features(known)["b"], found)
 
 
@@ -103,9 +103,8 @@ def test_what_is_no_date_in_training_is_refused(tmp_path: Path) -> None:
         path.write_text("\n".join(["k,x,when,y", *lines, f"19,1,{odd},u"]))
         words = [f"'when' holds '{odd}' in line 21", "write dates as 2020-01-31", "categorical"]
         refused(words, DataError, prepare, options, ROOT)
-    path.write_text(
-        "\n".join(["k,x,when,y", *(f"{n},{n % 7},0{n}.02.2020,u" for n in range(1, 9))])
-    )
+    dotted = [f"{n},{n % 7},0{n}.02.2020,u" for n in range(1, 9)]
+    path.write_text("\n".join(["k,x,when,y", *dotted]))
     categories = options.model_copy(update={"categorical": ["when"]})
     assert prepare(categories.model_copy(update={"classes": ["u", "v"]}), ROOT).cardinalities
 
@@ -117,11 +116,8 @@ def test_public_bounds_are_dates(tmp_path: Path) -> None:
     assert (data.fitted, data.features[1]["train"].shape[1]) == ((), 7)
     assert data.features[1]["train"].abs().max() <= 1
     for wrong in ([2020, 2022], ["1990-01-01", "1991-01-01"]):
-        refused(
-            ["data.ranges.when", "no date", "[2015-01-01"],
-            ConfigError,
-            lambda wrong=wrong: made(path, frame(), ranges={"when": wrong}),
-        )
+        words = ["data.ranges.when", "no date", "[2015-01-01"]
+        refused(words, ConfigError, made, path, frame(), ranges={"when": wrong})
 
 
 def test_an_estimator_takes_frames_with_dates() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     openpyxl = pytest.importorskip("openpyxl")
 
-    def put(*rows: list[Any], name: str = "people.xlsx") -> Path:
+    def put(*rows: list[Any], name: str = "people.xlsx", merged: Sequence[str] = ()) -> Path:
         book = openpyxl.Workbook()
         for row in rows:
             book.active.append(row)
+        for cells in merged:
+            book.active.merge_cells(cells)
         book.create_sheet("notes").append(["of no concern"])
         book.save(tmp_path / name)
         return tmp_path / name
@@ -69,11 +71,8 @@ def test_models_and_alignment_read_it(write: Write, tmp_path: Path) -> None:
     path = write(["key", "x", "z", "day", "y"], *rows)
     table = {"name": "table", "path": path, "label": "y", "id": "key", "time": "day"}
     data = prepare(DataConfig(**table, parties=1), Stream.from_seed(0))
-    assert {purpose: len(x) for purpose, x in data.labels.items()} == {
-        "train": 14,
-        "validation": 2,
-        "test": 4,
-    }
+    sizes = {purpose: len(labels) for purpose, labels in data.labels.items()}
+    assert sizes == {"train": 14, "validation": 2, "test": 4}
     aligned = TableToAlign(path, "key", tmp_path / "aligned.csv")
     frame, keys = aligned.read()
     aligned.write(frame, keys[:3])
@@ -86,26 +85,21 @@ def test_the_first_sheet_that_people_see_is_read(tmp_path: Path) -> None:
     book.active.append(["old"])
     book.active.sheet_state = "hidden"
     book.create_sheet("very").sheet_state = "veryHidden"
-    for row in (["a", "y"], [1, 2]):
-        book.create_sheet("seen") if row[0] == "a" else None
-        book["seen"].append(row)
+    seen = book.create_sheet("seen")
+    seen.append(["a", "y"])
+    seen.append([1, 2])
     book.save(tmp_path / "t.xlsx")
     assert frames.read(tmp_path / "t.xlsx").to_dict(as_series=False) == {"a": ["1"], "y": ["2"]}
 
 
-def test_merged_cells_have_what_is_seen_in_them(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
+def test_merged_cells_have_what_is_seen_in_them(write: Write) -> None:
     regions = ["north"] + [None] * 39 + ["south"] + [None] * 79
-    for row in (["region", "a", "b"], *([name, i, i] for i, name in enumerate(regions))):
-        book.active.append(row)
-    for cells in ("A2:A41", "A42:A121", "B3:C4"):
-        book.active.merge_cells(cells)
-    book.save(tmp_path / "t.xlsx")
-    found = frames.read(tmp_path / "t.xlsx")
+    rows = [[name, i, i] for i, name in enumerate(regions)]
+    path = write(["region", "a", "b"], *rows, merged=("A2:A41", "A42:A121", "B3:C4"))
+    found = frames.read(path)
     assert found["region"].to_list() == ["north"] * 40 + ["south"] * 80
     assert found[:4].select("a", "b").rows() == [("0", "0"), ("1", "1"), ("1", "1"), ("3", "3")]
-    assert frames.place_in(tmp_path / "t.xlsx", frames.UTF8)(118) == "row 120"
+    assert frames.place_in(path, frames.UTF8)(118) == "row 120"
 
 
 def test_durations_and_times_of_day_are_seconds(write: Write) -> None:

@@ -262,9 +262,8 @@ class TestTask:
         for nothing in ("None", "NaT", "-", "unknown"):
             for last in (f"1,{nothing},1.5", f"1,2,{nothing}"):
                 path = write("\n".join(["a,b,y", *lines, last]))
-                line = refuse(
-                    [repr(nothing), "leave it empty if nothing is known"], path, parties=1
-                )
+                words = [repr(nothing), "leave it empty if nothing is known"]
+                line = refuse(words, path, parties=1)
                 assert line.endswith("nothing is known")
 
     def test_numbers_that_rounding_would_level_are_refused(self, write: Write) -> None:
