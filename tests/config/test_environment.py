@@ -17,9 +17,8 @@ NAME = "VERTIZO_SET__METHOD__NAME"
 
 
 def test_a_variable_is_a_setting_that_yields_to_set() -> None:
-    found = settings_of(
-        {NAME: "vafl", "VERTIZO_SET__EPOCHS": "1e1", "PATH": "x", "VERTIZO_DATA": ""}
-    )
+    variables = {NAME: "vafl", "VERTIZO_SET__EPOCHS": "1e1", "PATH": "x", "VERTIZO_DATA": ""}
+    found = settings_of(variables)
     assert found == ["epochs=1e1", "method.name=vafl"]
     config = schema.load(None, found)
     assert (config.method.name, config.epochs) == ("vafl", 10)
@@ -78,9 +77,8 @@ def test_the_command_line_reads_them(
     monkeypatch.setenv("VERTIZO_SET__METHOD__NAM", "x")
     for command in ("train", "compare --methods dpzv", "worth"):
         assert "VERTIZO_SET__METHOD__NAM: unknown key" in line(*command.split()), command
-    assert "leave out CONFIG, --set and --out, VERTIZO_SET__METHOD__NAM" in line(
-        "train", "--resume", str(tmp_path)
-    )
+    words = "leave out CONFIG, --set and --out, VERTIZO_SET__METHOD__NAM"
+    assert words in line("train", "--resume", str(tmp_path))
     monkeypatch.setenv("VERTIZO_SET__METHOD__NAM", "")
     monkeypatch.delenv("VERTIZO_SET__METHOD__NAM")
     monkeypatch.setenv("VERTIZO_SET__EPOCHS", "many")

@@ -113,9 +113,8 @@ def test_rounds_are_those_of_the_processor(
     assert meter.loss == pytest.approx(other.side.meter.loss, rel=1e-3)
     assert meter.correct == other.side.meter.correct
     share = other.side.plan.clip_fraction
-    assert one.side.plan.clip_fraction == (
-        None if share is None else pytest.approx(share, abs=0.02)
-    )
+    near = None if share is None else pytest.approx(share, abs=0.02)
+    assert one.side.plan.clip_fraction == near
 
 
 @each("method, timing, update, plan", CASES, gate=GATE)

@@ -592,9 +592,8 @@ def test_another_draw_or_model_is_noticed(other: dict[str, Any], tmp_path: Path)
     known = stored("dpzv")["usual"]
     with mock.patch.dict(SMALL, other):
         found = json.loads(json.dumps(recorded("dpzv", "usual", tmp_path)))
-    wrong = {
-        line.split(":")[0].split("/")[1] for line in differences(known, found, "", exact=False)
-    }
+    lines = differences(known, found, "", exact=False)
+    wrong = {line.split(":")[0].split("/")[1] for line in lines}
     assert {"replies", "norms", "metrics"} <= wrong
 
 

@@ -67,14 +67,13 @@ def test_damage_to_the_list_changes_no_content(tmp_path: Path) -> None:
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     """Even one kill after the other, at different moments."""
     chance = random.Random(2)
+    sites = [*((call, digests.NAME) for call in ("open", "write", "fsync")), None]
     path, whole = tmp_path / "file", {b""}
     write(path, b"")
     for number in range(300):
         content = b"%d" % number
         with disk_below(tmp_path) as disk:
-            site = chance.choice(
-                [("open", digests.NAME), ("write", digests.NAME), ("fsync", digests.NAME), None]
-            )
+            site = chance.choice(sites)
             if site is not None:
                 disk.fail_at(site, chance.choice((1, 2)))
             try:

@@ -144,9 +144,8 @@ def test_what_does_not_fit_is_one_line(code: str) -> None:
         ("privacy.mechanism=nobody_has:It", "privacy.mechanism is 'nobody_has:It': importing"),
         ("client.model.name=nobody_has:It", "client.model.name is 'nobody_has:It': importing"),
     ):
-        refused(
-            setting, ConfigError, schema.load, None, [setting], match=rf"^.*{re.escape(words)}.*$"
-        )
+        line = rf"^.*{re.escape(words)}.*$"
+        refused(setting, ConfigError, schema.load, None, [setting], match=line)
     for setting, words in (
         ("method.pase=2", "unknown key 'method.pase'; did you mean 'pace'?"),
         ("method.pace=fast", "method.pace is 'fast'; it must be a number"),

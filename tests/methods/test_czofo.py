@@ -104,9 +104,8 @@ def test_every_axis_once_is_vafl_up_to_the_smoothing(timing: str) -> None:
     axes = options(directions="coordinate", scalars="record", num_directions=federations.DIM)
     exact = after("vafl", {})
     start = federations.build("vafl", timing, smooth)
-    moved = exact - torch.cat(
-        [*(m.parameters for m in start.models), start.server.side.model.parameters]
-    )
+    parts = [*(m.parameters for m in start.models), start.server.side.model.parameters]
+    moved = exact - torch.cat(parts)
     errors = [
         float((after("czofo", {**axes, "method.smoothing": mu}) - exact).norm())
         for mu in (0.2, 0.1, 0.05, 0.025)

@@ -77,9 +77,8 @@ def test_the_fit_is_logistic_regression_on_one_statistic(classes: int) -> None:
 def test_no_label_of_an_honest_client_passes_the_clip(classes: int) -> None:
     """So that the clip changes nothing, and a flipped label moves the sum by 2C at most."""
     _, _, _, method, query = asked(classes)
-    rows = torch.stack(
-        [told(method, query, torch.full((300,), y), classes) for y in range(classes)]
-    )
+    labels = [torch.full((300,), y) for y in range(classes)]
+    rows = torch.stack([told(method, query, alike, classes) for alike in labels])
     lengths = rows.norm(dim=2)
     assert float(lengths.max()) == pytest.approx(0.5, rel=1e-5)
     assert float(lengths.amax(0).square().mean()) > 0.1

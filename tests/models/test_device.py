@@ -220,10 +220,8 @@ def test_the_numbers_are_those_of_the_processor() -> None:
 def test_training_on_a_card_repeats_to_the_bit() -> None:
     for name, method in product(MODULES, METHODS):
         make, inputs = MODULES[name]
-        found = []
+        many, found = inputs.repeat(50, *[1] * (inputs.dim() - 1)), []
         for _ in range(2):
             torch.manual_seed(0)
-            found.append(
-                rounds(method, make(), inputs.repeat(50, *[1] * (inputs.dim() - 1)), "cuda")
-            )
+            found.append(rounds(method, make(), many, "cuda"))
         assert torch.equal(*found), (name, method)

@@ -202,9 +202,8 @@ def test_a_trial_does_not_depend_on_scale() -> None:
 
     class Looks(Plain):
         def hidden(self, rows: Tensor) -> Tensor:
-            return nn.functional.one_hot(rows.abs().long(), 9).float().flatten(1)[:, :6] + 0 * (
-                super().hidden(rows)
-            )
+            places = nn.functional.one_hot(rows.abs().long(), 9).float().flatten(1)
+            return places[:, :6] + 0 * super().hidden(rows)
 
     assert not mixes_records(apart(Looks()), next(batches())[0])
     assert not mixes_records(apart(Plain()), next(batches())[0], (1, 2, 64))

@@ -60,9 +60,8 @@ def test_two_clients_and_a_server() -> None:
         shape = {"width": (3, 8, 4), "height": (3, 4, 8), "channels": (3, 8, 8)}[assemble]
         stems = [wrap(resnet.stem(shape, width=4)) for _ in range(2)]
         rows = torch.cat([stem(torch.randn(3, *shape)) for stem in stems], 1)
-        server = wrap(
-            resnet.rest(rows.shape[1], 10, image=(8, 8), parts=2, assemble=assemble, width=4)
-        )
+        shared = {"image": (8, 8), "parts": 2, "assemble": assemble, "width": 4}
+        server = wrap(resnet.rest(rows.shape[1], 10, **shared))
         outputs, pullback = server.forward(Points(rows))
         assert outputs.shape == (3, 10), assemble
         assert pullback.inputs(torch.ones(3, 10)).shape == rows.shape, assemble

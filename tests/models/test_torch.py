@@ -72,10 +72,8 @@ def test_unused_parameters_get_zeros_and_tied_ones_are_counted_once() -> None:
     shared, spare, inputs = nn.Linear(3, 3), nn.Linear(3, 2), torch.randn(5, 3)
     spare.register_parameter("spare", nn.Parameter(torch.ones(4)))
     for module in (spare, nn.Sequential(shared, nn.Tanh(), shared)):
-        parts = list(module.parameters())
-        grads = torch.autograd.grad(
-            module(inputs).sum(), parts, allow_unused=True, materialize_grads=True
-        )
+        total, parts = module(inputs).sum(), list(module.parameters())
+        grads = torch.autograd.grad(total, parts, allow_unused=True, materialize_grads=True)
         model = wrap(module)
         outputs, pullback = model.forward(Points(inputs))
         expected = torch.cat([part.reshape(-1) for part in grads])
@@ -204,9 +202,8 @@ def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
         weights = normal(2, *outputs.shape)
         found = record_norms(pullback, weights)
         assert found.dtype == torch.float64, at_once
-        assert torch.allclose(found, own_norms(module, IMAGES, weights), rtol=1e-5, atol=1e-6), (
-            at_once
-        )
+        wanted = own_norms(module, IMAGES, weights)
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6), at_once
         assert not any(part.requires_grad for part in model.module.parameters()), at_once
 
 

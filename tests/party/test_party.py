@@ -381,9 +381,8 @@ def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
         for _ in range(2):
             answers = federation.server.receive(frame)
         waits = timing == "synchronous" and client != order[-1]
-        assert torch.equal(
-            fed.charged(federation), torch.zeros_like(expected) if waits else expected
-        )
+        charged = torch.zeros_like(expected) if waits else expected
+        assert torch.equal(fed.charged(federation), charged)
         if timing == "asynchronous":
             federation.clients[client].tell(answers[0][1])
 

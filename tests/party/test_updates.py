@@ -207,12 +207,8 @@ def test_a_zeroth_order_step_is_the_formula(
         logits = module(joined.double()).detach()
         return float(F.cross_entropy(logits, labels, reduction="sum")) / BATCH
 
-    take(
-        ZerothOrder(Sgd(0.3), directions(law), smoothing, BATCH, forward=forward),
-        head,
-        joined,
-        labels,
-    )
+    update = ZerothOrder(Sgd(0.3), directions(law), smoothing, BATCH, forward=forward)
+    take(update, head, joined, labels)
     two = (loss(smoothing) - loss(-smoothing)) / (2 * smoothing)
     one = (loss(smoothing) - loss(0.0)) / smoothing
     step, other = (-0.3 * factor * slope * u for slope in ((one, two) if forward else (two, one)))
@@ -357,11 +353,8 @@ class TestClippedGradient:
         assert bool((shares < 0.99).any()) == (share < 10)
         assert bool((shares > 0.999).any()) == (share > 0.1)
         points = Points(joined, ((0, torch.ones(2, *joined.shape)),))
-        assert torch.allclose(
-            clipped_gradient(head.evaluate(points, labels), 0.5),
-            summed(head, joined, labels, 0.5),
-            atol=1e-5,
-        )
+        found = clipped_gradient(head.evaluate(points, labels), 0.5)
+        assert torch.allclose(found, summed(head, joined, labels, 0.5), atol=1e-5)
 
     @each("value", [0.0, 7.0, 1e30, math.nan, math.inf, -math.inf])
     @each("count", [0, 1, 3, BATCH])

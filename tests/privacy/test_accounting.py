@@ -110,9 +110,8 @@ def test_nonsense_is_refused() -> None:
         refused(value, ConfigError, noise_std_for, value, 1.0, 1e-5, 3, match="sensitivity is")
     refused(0, ConfigError, noise_std_for, 1.0, 1.0, 1e-5, 0, match="participations is")
     for value in [1e7, 1e300]:
-        refused(
-            value, ConfigError, mu_of, value, 1e-5, match=r"protects nothing; use at most 1e\+06"
-        )
+        words = r"protects nothing; use at most 1e\+06"
+        refused(value, ConfigError, mu_of, value, 1e-5, match=words)
 
 
 def test_composition_adds_squares() -> None:

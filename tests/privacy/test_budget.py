@@ -77,9 +77,8 @@ class TestPlan:
                 assert releases.step is None
 
     def test_the_clip_is_a_unit(self) -> None:
-        one, ten = (
-            budget.plan(Federation(1000, 3, 20, 10, clip), 1.0, DELTA) for clip in (1.0, 10.0)
-        )
+        both = (Federation(1000, 3, 20, 10, clip) for clip in (1.0, 10.0))
+        one, ten = (budget.plan(federation, 1.0, DELTA) for federation in both)
         assert ten.releases.reply.noise_std == pytest.approx(10 * one.releases.reply.noise_std)
         assert ten.epsilon == pytest.approx(one.epsilon)
 

@@ -89,9 +89,8 @@ def test_the_coin() -> None:
     for exponent in ["0/5", "1/5", "1/2", "9/10", "1/1", "1/1073741824"]:
         gamma = Fraction(exponent)
         sampler = DiscreteGaussian(1, bits(gamma.denominator))
-        tosses = sampler._coin(
-            np.full(DRAWS, gamma.numerator, np.int64), int(exponent.split("/")[1])
-        )
+        numerators = np.full(DRAWS, gamma.numerator, np.int64)
+        tosses = sampler._coin(numerators, int(exponent.split("/")[1]))
         p = math.exp(-gamma)
         assert abs(tosses.mean() - p) <= 6 * math.sqrt(p * (1 - p) / DRAWS)
 

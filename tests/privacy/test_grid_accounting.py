@@ -40,9 +40,8 @@ def test_scalars_against_privacy_loss_distributions() -> None:
             )
             bounds.append(one.self_compose(releases).get_epsilon_for_delta(delta))
         low, high = bounds
-        ours = gaussian_epsilon(
-            compose([shift / scale] * releases), GridCorrection(((releases, scale),)), delta
-        )
+        correction = GridCorrection(((releases, scale),))
+        ours = gaussian_epsilon(compose([shift / scale] * releases), correction, delta)
         assert ours >= low
         assert abs(ours - high) < 1e-3
 

@@ -236,9 +236,8 @@ class TestCalibration:
     def test_a_larger_share_moves_noise_from_the_server_to_replies(self) -> None:
         for server in ["same batch", "secret"]:
             asked = {"clients": 2, "queries": 5, **SERVERS[server]}
-            small, large = (
-                calibrate(1.0, DELTA, **{**asked, "server_share": share}) for share in (0.2, 0.8)
-            )
+            both = ({**asked, "server_share": share} for share in (0.2, 0.8))
+            small, large = (calibrate(1.0, DELTA, **each) for each in both)
             assert small.reply < large.reply
             assert small.server > large.server
             assert large.reply / small.reply == pytest.approx(2.0)

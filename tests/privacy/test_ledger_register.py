@@ -24,9 +24,7 @@ PEOPLE = [f"patient {number}" for number in range(9)]
 
 
 def budget(records: int, epsilon: float = 1.0) -> LedgerBudget:
-    return LedgerBudget(
-        "records", records=records, clients=2, share=1000, epsilon=epsilon, delta=1e-5
-    )
+    return LedgerBudget("records", records, clients=2, share=1000, epsilon=epsilon, delta=1e-5)
 
 
 TAKEN = "9 of 9 records are charged"

@@ -71,10 +71,9 @@ def config(path: Path, *settings: str) -> schema.ExperimentConfig:
         *(f"data.path={path}", "data.name=table", "data.label=bought", f"data.columns={columns}"),
         *("seed=1", "epochs=1", "batch_size=16", "client.model.outputs=2"),
     ]
-    given = any(setting.startswith("data.label_range") for setting in settings)
-    return schema.load(
-        None, [*plain, *([] if given else ["data.classes=['no', 'yes']"]), *settings]
-    )
+    if not any(setting.startswith("data.label_range") for setting in settings):
+        plain.append("data.classes=['no', 'yes']")
+    return schema.load(None, [*plain, *settings])
 
 
 def heard(path: Path, *settings: str) -> tuple[int, int, int]:
@@ -204,9 +203,8 @@ def test_a_served_job_refuses_no_labels(
         folder = tmp_path / which
         folder.mkdir()
         monkeypatch.setenv("XDG_STATE_HOME", str(folder))  # where the same people are registered
-        by_hand.write_tables(
-            folder, {"bank": ["diagnosis"], "lab": ["x0", "x1"], "clinic": ["x2"]}, 60
-        )
+        columns = {"bank": ["diagnosis"], "lab": ["x0", "x1"], "clinic": ["x2"]}
+        by_hand.write_tables(folder, columns, 60)
         said = [by_hand.CLASSES[label == "yes"] for label in LABELS[which]]
         rows = pl.read_csv(folder / "bank.csv").with_columns(pl.Series("diagnosis", said))
         rows.write_csv(folder / "bank.csv")

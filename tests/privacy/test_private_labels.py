@@ -85,18 +85,11 @@ def test_a_corrected_loss_is_that_of_the_labels_as_they_are_drawn() -> None:
     torch.testing.assert_close(losses.values.double(), expected.detach(), rtol=1e-5, atol=1e-6)
     weights = torch.linspace(-1, 2, 50)
     (slopes,) = torch.autograd.grad((expected * weights).sum(), exact)
-    torch.testing.assert_close(
-        losses.slopes(slice(None), weights).double(), slopes, atol=1e-6, rtol=1e-4
-    )
-    torch.testing.assert_close(
-        losses.slopes(slice(None), 2.0).double() / 2 * weights[:, None],
-        slopes,
-        atol=1e-6,
-        rtol=1e-4,
-    )
-    assert losses.correct(slice(None)) == Classification(4).losses(logits, labels).correct(
-        slice(None)
-    )
+    weighted, alike = (losses.slopes(slice(None), by).double() for by in (weights, 2.0))
+    for found in (weighted, alike / 2 * weights[:, None]):
+        torch.testing.assert_close(found, slopes, atol=1e-6, rtol=1e-4)
+    plain = Classification(4).losses(logits, labels)
+    assert losses.correct(slice(None)) == plain.correct(slice(None))
 
 
 def test_weighted_classes_are_learned_from_exchanged_labels_as_from_raw_ones() -> None:

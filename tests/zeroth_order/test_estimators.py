@@ -100,9 +100,8 @@ def test_along_is_the_vector_it_stands_for() -> None:
         along.add_to(dense, 0.1)
         expected = 1 - 0.1 * 0.7 * direction.factor * vector(direction)
         assert np.allclose(dense.numpy(), expected, rtol=1e-9), law
-        assert along.norm() == pytest.approx(
-            0.7 * direction.factor * np.linalg.norm(vector(direction)), rel=1e-6
-        ), law
+        length = 0.7 * direction.factor * np.linalg.norm(vector(direction))
+        assert along.norm() == pytest.approx(length, rel=1e-6), law
         assert Along(direction, 3.0).norm() == pytest.approx(3 * direction.norm()), law
 
 

@@ -148,9 +148,8 @@ def test_wrong_files(tmp_path: Path) -> None:
     )
     imdb(tmp_path, [*ROWS, ("2", "so so")])
     file = folder / "imdb-train.csv.xz"
-    assert refusal() == (
-        f"{file}: review 4 has the label '2' and a text; it must have 0 or 1, and a text"
-    )
+    line = f"{file}: review 4 has the label '2' and a text; it must have 0 or 1, and a text"
+    assert refusal() == line
     imdb(tmp_path, [])
     assert refusal().startswith(f"{file}: 0 reviews; there must be")
     imdb(tmp_path)

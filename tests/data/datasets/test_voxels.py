@@ -90,9 +90,8 @@ def test_the_published_file() -> None:
     pooled = catalog.load("modelnet10", root)
     counts = [106, 515, 889, 200, 200, 465, 200, 680, 392, 344]
     assert torch.bincount(pooled.train_labels).tolist() == counts
-    assert torch.bincount(pooled.test_labels).tolist() == [
-        *(50, 100, 100, 86, 86, 100, 86, 100, 100, 100)
-    ]
+    counts = [50, 100, 100, 86, 86, 100, 86, 100, 100, 100]
+    assert torch.bincount(pooled.test_labels).tolist() == counts
     assert pooled.train.shape == (3991, 12, 1, 30, 30)
     empty = pooled.train.flatten(1).sum(1) == 0
     assert int(empty.sum()) == 7

@@ -129,9 +129,8 @@ def test_an_estimator_takes_frames_with_dates() -> None:
     )
     found = []
     for given in (content.select("x", "when"), there, there.assign(when=there["when"].astype(str))):
-        model = vz.VerticalClassifier(
-            {"a": ["x"], "b": ["when"]}, method="dpzv", epochs=1, random_state=0
-        )
+        held = {"a": ["x"], "b": ["when"]}
+        model = vz.VerticalClassifier(held, method="dpzv", epochs=1, random_state=0)
         found.append(model.fit(given, y).predict_proba(given))
         assert model._preparation.parties["b"].dates == ("when",)
     assert np.array_equal(found[0], found[1])

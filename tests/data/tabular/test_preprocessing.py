@@ -170,9 +170,8 @@ class TestWhatIsFitted:
         assert before.cardinalities == after.cardinalities
 
     def test_another_partys_columns_change_nothing(self, before: VerticalData) -> None:
-        after = vertical_data(
-            wild(frame(), list(range(0, 40, 3)), PARTIES["b"]), wild(frame(10), [1], PARTIES["b"])
-        )
+        train = wild(frame(), list(range(0, 40, 3)), PARTIES["b"])
+        after = vertical_data(train, wild(frame(10), [1], PARTIES["b"]))
         for purpose in ("train", "validation", "test"):
             assert torch.equal(before.features[0][purpose], after.features[0][purpose])
         assert not torch.equal(before.features[1]["train"], after.features[1]["train"])

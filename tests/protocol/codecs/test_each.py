@@ -52,9 +52,8 @@ def test_bytes_are_little_endian_row_by_row() -> None:
     expected = struct.pack("<4f", 1.0, -2.5, 3.0, 1e-3)
     assert bytes(NoCompression().encode(array)) == expected
     assert bytes(NoCompression().encode(array.t().contiguous().t())) == expected
-    assert bytes(NoCompression(dtype="float16").encode(array)) == struct.pack(
-        "<4e", 1, -2.5, 3, 1e-3
-    )
+    halves = struct.pack("<4e", 1, -2.5, 3, 1e-3)
+    assert bytes(NoCompression(dtype="float16").encode(array)) == halves
     tops = [bits >> 16 for bits in struct.unpack("<2I", struct.pack("<2f", 1.0, -2.5))]
     assert bytes(NoCompression(dtype="bfloat16").encode(array[0])) == struct.pack("<2H", *tops)
 
