@@ -18,6 +18,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientPair, ClientSide, Method
 from vertizo.models.array import ArrayModel
+from vertizo.models.base import Model
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Gradient, Sgd
 from vertizo.models.torch import wrap
@@ -192,6 +193,12 @@ def bare(method: Method, momentum: float) -> tuple[ClientPair, ArrayModel]:
     model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, AXES))
     own, shared = Stream.from_seed(5), Stream.from_seed(9)
     return method.client(ClientSide(model, Sgd(0.1, momentum), own, shared)), model
+
+
+def side_of(model: Model, seed: int = 0) -> ClientSide:
+    """Of a client that takes whole steps."""
+    stream = Stream.from_seed(seed)
+    return ClientSide(model, Sgd(1.0, 0.0), stream, stream)
 
 
 class GradientRows:

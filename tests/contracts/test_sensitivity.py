@@ -272,21 +272,25 @@ def test_no_module_of_somebodys_moves_a_reply_further(
     assert found > 0.1 or name in CONSTANT
 
 
-@each("update", UPDATES)
-def test_a_regression_keeps_to_it_as_well(update: str) -> None:
-    torch.manual_seed(1)
-    kind = Kind(lambda at: plain(at, 6, outputs=1))
-    for task in (Regression(), Huber(delta=0.5), Quantile(level=0.9)):
-        found = searched(kind, task).furthest(Game(kind.make("cpu"), update, 1.0, task))
-        assert 0.5 < found <= 1.0, task
+LABELS = MultiLabel(("a", "b", "c"))
+NUMBERS = Kind(lambda at: plain(at, 6, outputs=1))
+LOG_ODDS = Kind(lambda at: wrap(Sum(3, 2, 3), Where(at)), width=3)
+TASKS: dict[str, tuple[Kind, Task]] = {
+    "regression": (NUMBERS, Regression()),
+    "Huber": (NUMBERS, Huber(delta=0.5)),
+    "quantile": (NUMBERS, Quantile(level=0.9)),
+    "sum of log-odds": (LOG_ODDS, Classification(2)),
+    "all labels of a record together": (Kind(lambda at: plain(at, 6)), LABELS),
+}
 
 
 @each("update", UPDATES)
-def test_a_sum_of_log_odds_keeps_to_it_as_well(update: str) -> None:
+@each("name", TASKS)
+def test_other_tasks_keep_to_it_as_well(name: str, update: str) -> None:
     torch.manual_seed(1)
-    kind, task = Kind(lambda at: wrap(Sum(3, 2, 3), Where(at)), width=3), Classification(2)
+    kind, task = TASKS[name]
     found = searched(kind, task).furthest(Game(kind.make("cpu"), update, 1.0, task))
-    assert 0.5 < found <= 1.0
+    assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
 
 
 WIDE = {"server.model": {"name": "sum"}, "method.num_directions": 5, "batch_size": 29}
@@ -315,17 +319,6 @@ def test_no_weight_moves_a_reply_further(method: str) -> None:
     search = Search(game.width, Classification(CLASSES), 50, weighs=True)
     found = search.furthest(game)
     assert 0.4 < found <= 1.0 + 1e-12, f"{found:.6g} times 2C"
-
-
-LABELS = MultiLabel(("a", "b", "c"))
-
-
-@each("update", UPDATES)
-def test_all_labels_of_a_record_together_keep_to_it(update: str) -> None:
-    torch.manual_seed(1)
-    kind = Kind(lambda at: plain(at, 6))
-    found = searched(kind, LABELS).furthest(Game(kind.make("cpu"), update, 1.0, LABELS))
-    assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
 
 
 @each("method", [name for name in asking() if name != "label-statistic"])

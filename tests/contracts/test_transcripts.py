@@ -237,20 +237,12 @@ def waves(parameters: np.ndarray, features: np.ndarray) -> np.ndarray:
     return np.sin(rows * parameters[:10] + parameters[10:])
 
 
-class pinned:  # noqa: N801
+def pinned(name: str) -> Any:
     """Inside, seeded noise hangs on no key of the configuration but those that runs have here.
 
     It is made from `ExperimentConfig.digest`, of every key: one key more, and all noise is new.
     """
-
-    def __init__(self, name: str) -> None:
-        self._patch = mock.patch.object(ExperimentConfig, "digest", name)
-
-    def __enter__(self) -> None:
-        self._patch.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._patch.__exit__(*error)
+    return mock.patch.object(ExperimentConfig, "digest", name)
 
 
 def machine() -> dict[str, Any]:

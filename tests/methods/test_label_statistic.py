@@ -17,11 +17,9 @@ from torch import Tensor
 from vertizo import Experiment
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
-from vertizo.core.randomness import Stream
-from vertizo.methods.base import ClientSide, Outcome
+from vertizo.methods.base import Outcome
 from vertizo.methods.label_statistic import LabelStatistic, _weights, fitted
 from vertizo.models.array import ArrayModel
-from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.protocol.messages import Query
 from vertizo.run.loop.federation import build
@@ -43,8 +41,7 @@ def asked(classes: int, records: int = 300, **keys: Any) -> tuple[Any, ...]:
     outputs = 1 if classes == 2 else classes
     model = wrap(torch.nn.Linear(4, outputs))
     model.parameters.zero_()
-    stream = Stream.from_seed(0)
-    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    side = federations.side_of(model)
     method = LabelStatistic(num_directions=5 * outputs, **keys)
     scores = features @ torch.randn(4, classes) / 2 + torch.randn(records, classes)
     query = Query(0, 0, torch.arange(records), method.ask(side, 0, features))
@@ -149,8 +146,7 @@ def test_noise_makes_the_fit_shorter_and_never_unbounded() -> None:
 
 def test_a_flat_direction_is_left_alone_and_a_plain_function_asks_at_random() -> None:
     model = ArrayModel(lambda w, x: np.outer(x[:, 0], w[:1]) + w[1:].sum(), torch.zeros(4))
-    stream = Stream.from_seed(0)
-    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    side = federations.side_of(model)
     features = torch.randn(60, 2)
     method = LabelStatistic(num_directions=9, directions="orthonormal")
     sent = method.ask(side, 0, features)

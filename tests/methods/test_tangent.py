@@ -13,11 +13,10 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.methods.base import ClientSide, Outcome
+from vertizo.methods.base import Outcome
 from vertizo.methods.tangent import Tangent
 from vertizo.models.architectures.networks import mlp
 from vertizo.models.array import ArrayModel
-from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.checks import with_tangents
 from vertizo.protocol.messages import Query
@@ -73,8 +72,7 @@ def test_tangents_are_derivatives(directions: Any) -> None:
     for hidden in ([], [torch.nn.Linear(6, 6), torch.nn.Tanh()]):
         module = torch.nn.Sequential(torch.nn.Linear(4, 6), *hidden, torch.nn.Linear(6, 2))
         model = wrap(module.double().float())
-        stream = Stream.from_seed(3)
-        side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+        side = federations.side_of(model, seed=3)
         method = Tangent(num_directions=4, directions=directions)
         sent = method.ask(side, 0, features)
         chosen = side.pending[1]
@@ -91,8 +89,7 @@ def test_a_bent_model_goes_to_where_its_step_promised() -> None:
         torch.manual_seed(1)
         features = torch.randn(300, 4)
         model = wrap(mlp(4, hidden, 1, final_relu=False))
-        stream = Stream.from_seed(3)
-        side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+        side = federations.side_of(model, seed=3)
         method, start = Tangent(num_directions=6), model.parameters.clone()
         sent, values = method.ask(side, 0, features), 5 * torch.randn(6)
         wanted = sent[0] - torch.einsum("knd,k->nd", sent[1:], values)
@@ -107,9 +104,7 @@ def test_a_bent_model_goes_to_where_its_step_promised() -> None:
 def test_principal_directions_are_those_of_largest_variance() -> None:
     torch.manual_seed(1)
     features = torch.randn(400, 5) * torch.tensor([5.0, 3.0, 1.0, 0.1, 0.01])
-    model = wrap(torch.nn.Linear(5, 1))
-    stream = Stream.from_seed(0)
-    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    side = federations.side_of(wrap(torch.nn.Linear(5, 1)))
     Tangent(num_directions=2, whitening=1.0).ask(side, 0, features)
     rows = torch.cat([features, torch.ones(400, 1)], 1)
     moved = rows @ side.pending[1].t()
@@ -124,10 +119,9 @@ def test_random_directions_take_all_bits_of_their_seed() -> None:
     model = wrap(torch.nn.Linear(6, 1))
     low, chosen = 0x89ABCDEF, []
     for high in (0, 1, 1 << 31):
-        stream = Stream.from_seed(0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Stream, "seed", lambda self, counter=0, s=high << 32 | low: s)
-            side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+            side = federations.side_of(model)
             method = Tangent(num_directions=2, directions="orthonormal")
             chosen.append(method.chosen(side, 0, torch.randn(5, 6)))
     assert not torch.equal(chosen[0], chosen[1])
@@ -136,8 +130,7 @@ def test_random_directions_take_all_bits_of_their_seed() -> None:
 
 def test_a_client_without_derivatives_asks_along_random_directions() -> None:
     model = ArrayModel(lambda w, x: np.outer(x[:, 0], w[:1]) + w[1:].sum(), torch.zeros(4))
-    stream = Stream.from_seed(0)
-    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    side = federations.side_of(model)
     features = torch.randn(6, 2)
     sent = Tangent(num_directions=3, directions="orthonormal").ask(side, 0, features)
     wanted = features[:, 0] * side.pending[1][:, :1] + side.pending[1][:, 1:].sum(1, keepdim=True)
@@ -147,9 +140,7 @@ def test_a_client_without_derivatives_asks_along_random_directions() -> None:
 
 
 def test_more_directions_than_parameters_are_zeros_that_move_nothing() -> None:
-    model = wrap(torch.nn.Linear(2, 1))
-    stream = Stream.from_seed(0)
-    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    side = federations.side_of(wrap(torch.nn.Linear(2, 1)))
     method, features = Tangent(num_directions=7), torch.randn(20, 2)
     sent = method.ask(side, 0, features)
     assert bool((sent[4:] == 0).all())
@@ -165,9 +156,7 @@ def test_directions_without_variance_are_left_out() -> None:
     torch.manual_seed(0)
     first = torch.randn(300, 2)
     features = torch.cat([first, 2 * first[:, :1], torch.ones(300, 1)], 1)
-    model = wrap(torch.nn.Linear(4, 1))
-    stream = Stream.from_seed(0)
-    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    side = federations.side_of(wrap(torch.nn.Linear(4, 1)))
     method = Tangent(num_directions=5)
     sent = method.ask(side, 0, features)
     assert [bool(tangent.abs().max() > 1e-3) for tangent in sent[1:]] == [True] * 3 + [False] * 2
