@@ -141,11 +141,8 @@ def test_variants_keep_what_hangs_on_them(method: str, options: dict[str, Any]) 
     """How slopes are clipped can be said where they are."""
     clips = "method.clipping" in options
     for name, plan in federations.PLANS.items():
-        changes = {
-            **options,
-            **(federations.HARDLY_ANY if clips and name == "none" else {}),
-            **plan,
-        }
+        noise = federations.HARDLY_ANY if clips and name == "none" else {}
+        changes = {**options, **noise, **plan}
         if name == "embedding-noise":
             changes.pop("method.clipping", None)
         subject = Subject(method, METHODS[method].timings[0], changes)

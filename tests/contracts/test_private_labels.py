@@ -104,13 +104,8 @@ def test_they_are_as_good_as_they_are_private(tmp_path: Path) -> None:
     found = {}
     for mechanism in MECHANISMS:
         for epsilon in (0.01, 8.0):
-            tree = {
-                "seed": 0,
-                "epochs": 25,
-                "data": {"name": "digits"},
-                "method": {"name": "vafl"},
-                "privacy": {"mechanism": mechanism, "epsilon": epsilon},
-            }
+            tree = {"seed": 0, "epochs": 25, "data": {"name": "digits"}, "method": {"name": "vafl"}}
+            tree["privacy"] = {"mechanism": mechanism, "epsilon": epsilon}
             found[mechanism, epsilon] = Experiment(parse(tree)).run()
     for mechanism in MECHANISMS:
         good, bad = found[mechanism, 8.0].summary, found[mechanism, 0.01].summary

@@ -88,14 +88,11 @@ def plain(at: str, *hidden: int, outputs: int = CLASSES) -> DifferentiableModel:
 def encoded(at: str, encoder: nn.Module, *shape: int, tokens: bool = False) -> DifferentiableModel:
     """With own features behind the first columns of a row."""
     dtype = torch.int64 if tokens else torch.float32
-    return EncodedModel(
-        lambda n: mlp(2 + n, [5], CLASSES, final_relu=False),
-        encoder,
-        2,
-        shape,
-        dtype,
-        where=Where(at),
-    )
+
+    def behind(width: int) -> nn.Module:
+        return mlp(2 + width, [5], CLASSES, final_relu=False)
+
+    return EncodedModel(behind, encoder, 2, shape, dtype, where=Where(at))
 
 
 def shipped(at: str, config: Any, width: int) -> DifferentiableModel:

@@ -546,15 +546,10 @@ def test_runs_are_as_recorded(name: str, full: bool, tmp_path: Path) -> None:
         known = {case: known[case] for case in found}
     assert found.keys() == known.keys(), "record anew: cases came or went"
     any_number = ANY_BASIS.get(name, ())
-    wrong = [
-        differences(
-            *(known[case], found[case], case),
-            exact=exact,
-            near=math.inf if case in any_number else 1e-6,
-        )
-        for case in known
-    ]
-    lines = [line for each in wrong for line in each[:5]]
+    lines = []
+    for case in known:
+        near = math.inf if case in any_number else 1e-6
+        lines += differences(known[case], found[case], case, exact=exact, near=near)[:5]
     assert not lines, "\n".join(lines)
 
 

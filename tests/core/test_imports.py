@@ -43,13 +43,8 @@ def refusal(path: str) -> str:
 
 def test_what_is_in_a_file() -> None:
     """By relative and absolute path, in folders of any name; two files of one name are two."""
-    for name in (
-        "mine.py",
-        "some folder/my-models.v2.py",
-        "run 12:30/mine.py",
-        "a/net.py",
-        "b/net.py",
-    ):
+    names = ("mine.py", "some folder/my-models.v2.py", "run 12:30/mine.py", "a/net.py", "b/net.py")
+    for name in names:
         path = write(name, f"name = {name!r}\ndef double(x):\n    return 2 * x\n")
         for place in (name, path):
             assert load_object("key", f"{place}:name") == name

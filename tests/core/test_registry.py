@@ -88,17 +88,10 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_run_of_nothing_but_somebodys_own(code: str, tmp_path: Path) -> None:
-    settings = [
-        f"{key}={'brought.py' if key == 'method.name' else code}:{name}"
-        for key, name in {
-            "method.name": "Mine",
-            "data.name": "numbers",
-            "client.model.name": "Wide",
-            "server.model.name": "Wide",
-            "codecs.up.name": "Doubled",
-            "privacy.mechanism": "Sign",
-        }.items()
-    ]
+    own = {"data.name": "numbers", "client.model.name": "Wide", "server.model.name": "Wide"}
+    own |= {"codecs.up.name": "Doubled", "privacy.mechanism": "Sign"}
+    settings = [f"{key}={code}:{name}" for key, name in own.items()]
+    settings.append("method.name=brought.py:Mine")
     more = ["method.pace=2", "client.model.width=5", "privacy.clip=2", "rounds=4", "data.limit=99"]
     config = schema.load(None, settings + more)
     assert config.method.model_dump() == {"name": f"{code}:Mine", "pace": 2.0}

@@ -39,18 +39,8 @@ class Everything(Stateful):
     """One field of each kind that `Stateful` names."""
 
     STATE = (
-        "inner",
-        "counters",
-        "point",
-        "points",
-        "numbers",
-        "array",
-        "later",
-        "waiting",
-        "rows",
-        "best",
-        "inner.deep",
-        "doubled",
+        *("inner", "counters", "point", "points", "numbers", "array", "later", "waiting"),
+        *("rows", "best", "inner.deep", "doubled"),
     )
     inner: Named = field(default_factory=Named)
     counters: list[Counter] = field(default_factory=lambda: [Counter(), Named()])

@@ -147,18 +147,12 @@ FORMS: dict[str, Callable[[pl.DataFrame, Path], Path]] = {
 @each("one, other", ((a, b) for a in FORMS for b in FORMS))
 def test_a_model_of_one_file_knows_the_other(tmp_path: Path, one: str, other: str) -> None:
     """Raw records, labels among them, are the same numbers; no note says otherwise."""
-    options = DataConfig(
-        name="table",
-        path=FORMS[one](frame(), tmp_path / "train"),
-        label="y",
-        categorical=["code", "half"],
-        classes=["False", "TRUE"],
-        positive="True",
-        parties=2,
-    )
+    path = FORMS[one](frame(), tmp_path / "train")
+    public = {"categorical": ["code", "half"], "classes": ["False", "TRUE"], "positive": "True"}
+    options = DataConfig(name="table", path=path, label="y", parties=2, **public)
     data = prepare(options, Stream.from_seed(0))
     assert data.class_names == ("false", "true")
-    same, found = read(options.path), read(FORMS[other](frame(), tmp_path / "new"))
+    same, found = read(path), read(FORMS[other](frame(), tmp_path / "new"))
     for own in data.preparation.parties.values():
         known, new = (raw_matrix(each, own.columns, own.levels) for each in (same, found))
         assert not np.isnan(new).any()

@@ -36,12 +36,8 @@ def options(**more: Any) -> dict[str, Any]:
 def test_rounds_by_hand(timing: str, form: str, join: str, law: Any) -> None:
     """Slopes at ``h + μ u_j`` for all records at once, the server's step, the client's step."""
     momentum, dim = 0.5, federations.DIM
-    changes = {
-        **options(scalars=form, directions=law),
-        "server.join": join,
-        "server.optimizer.momentum": momentum,
-        "client.optimizer.momentum": momentum,
-    }
+    changes = {**options(scalars=form, directions=law), "server.join": join}
+    changes |= {f"{side}.optimizer.momentum": momentum for side in ("server", "client")}
     federation = federations.build("czofo", timing, changes)
     velocities = [torch.zeros_like(m.parameters, dtype=torch.float64) for m in federation.models]
     factor = dim if law == "sphere" else 1
@@ -166,11 +162,8 @@ def test_directions_that_are_shared_are_left_as_they_were() -> None:
 def test_no_two_queries_and_no_two_clients_share_directions() -> None:
     method = federations.config("czofo").method
     root, h = Stream.from_seed(0), torch.zeros(8, 3)
-    drawn = [
-        method.drawn(root.child("shared", client), number, h)[0]
-        for client in range(3)
-        for number in range(3)
-    ]
+    both = product(range(3), range(3))
+    drawn = [method.drawn(root.child("shared", client), number, h)[0] for client, number in both]
     for i, u in enumerate(drawn):
         assert all(not torch.allclose(u, other) for other in drawn[:i])
 

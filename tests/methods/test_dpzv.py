@@ -102,17 +102,13 @@ def signs(w, x):
 def with_signs(path: Path, seed: int, control: str) -> dict[str, float]:
     """Test scores of clients that say a sign and nothing more."""
     (path / "rules.py").write_text(RULES)
+    signs = {"name": "function", "path": f"{path / 'rules.py'}:signs"}
     changes = {
         "seed": seed,
         "epochs": 40,
         "batch_size": 32,
         "control": control,
-        "client.model": {
-            "name": "function",
-            "path": f"{path / 'rules.py'}:signs",
-            "num_parameters": 4,
-            "initial_std": 1.0,
-        },
+        "client.model": {**signs, "num_parameters": 4, "initial_std": 1.0},
         "client.optimizer.learning_rate": 0.2,
         "method.smoothing": 0.3,
         "server.model": {"name": "mlp", "hidden": [16]},
@@ -238,14 +234,8 @@ def test_directions_that_are_not_kept_give_the_same_update(monkeypatch: pytest.M
 def test_the_noise_covers_every_entry_of_a_run(timing: str, clipping: str, entries: int) -> None:
     """ε = 2 at M·E·K entries a record, all of which a whole run uses up."""
     epochs, clients, epsilon, delta, clip = 2, 3, 2.0, 1e-5, 0.5
-    changes = {
-        **EACH,
-        "method.clipping": clipping,
-        "privacy.mechanism": "gaussian",
-        "privacy.clip": clip,
-        "privacy.epsilon": epsilon,
-        "server.update": "none",
-    }
+    changes = {**EACH, "method.clipping": clipping, "server.update": "none"}
+    changes |= {"privacy.mechanism": "gaussian", "privacy.clip": clip, "privacy.epsilon": epsilon}
     federation, _ = federations.ran("dpzv", timing, changes)
     statement = federation.statement()
     releases = epochs * clients * entries

@@ -53,14 +53,9 @@ def drawn(law: Any, size: int, number: int, *names: str | int) -> Tensor:
 @each("law", ["scaled-sphere", "sphere"])
 def test_rounds_of_zoo_by_hand(method: str, timing: str, form: str, law: str) -> None:
     """Replies and the server's forward difference are all of the weights before the step."""
-    changes = {
-        **LARGE,
-        "server.smoothing": SMOOTHING,
-        "method.reply": form,
-        "server.optimizer.momentum": 0.5,
-        "server.optimizer.learning_rate": RATE,
-        "server.directions": law,
-    }
+    changes = {**LARGE, "server.smoothing": SMOOTHING, "method.reply": form}
+    changes |= {"server.optimizer.momentum": 0.5, "server.optimizer.learning_rate": RATE}
+    changes["server.directions"] = law
     federation = federations.build(method, timing, changes)
     parameters = federation.server.side.model.parameters
     start, size = parameters.double(), parameters.numel()
@@ -111,13 +106,8 @@ def test_the_published_server_perturbs_clients_as_well(join: str, askers: tuple[
 
     Clients that a round waits for no longer keep their table's rows in both.
     """
-    changes = {
-        **LARGE,
-        "method.server_embeddings": "published",
-        "server.smoothing": SMOOTHING,
-        "server.join": join,
-        "server.optimizer.learning_rate": RATE,
-    }
+    changes = {**LARGE, "method.server_embeddings": "published", "server.smoothing": SMOOTHING}
+    changes |= {"server.join": join, "server.optimizer.learning_rate": RATE}
     federation = federations.build("syn-zoo-vfl", changes=changes)
     side, labels = federation.server.side, federation.data.labels["train"]
     moved = torch.tensor(0.0)
@@ -162,14 +152,9 @@ def test_the_published_server_has_the_same_mean_and_more_variance() -> None:
     """Over many directions: those of clients are independent of the server's."""
     found: dict[str, Tensor] = {}
     for form in ("unperturbed", "published"):
-        changes = {
-            "method.server_embeddings": form,
-            "method.smoothing": 1e-2,
-            "server.smoothing": 1e-2,
-            "batch_size": 29,
-            "epochs": 1500,
-            "client.optimizer.learning_rate": 1e-12,
-        }
+        changes = {"method.server_embeddings": form, "batch_size": 29, "epochs": 1500}
+        changes |= {"method.smoothing": 1e-2, "server.smoothing": 1e-2}
+        changes["client.optimizer.learning_rate"] = 1e-12
         federation = federations.build("syn-zoo-vfl", changes=changes)
         side, kept = federation.server.side, federations.GradientRows()
         side.update.optimizer = kept  # type: ignore[attr-defined]

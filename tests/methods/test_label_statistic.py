@@ -192,13 +192,8 @@ def test_one_message_each_way_classifies(tmp_path: Path, hidden: list[int]) -> N
 
 
 def test_real_parties_end_where_simulated_ones_do(tmp_path: Path) -> None:
-    keys = {
-        "epochs": 1,
-        "batch_size": 180,
-        "method": {"name": "label-statistic"},
-        "client": {"model": {"outputs": 10}},
-        "server": {"update": "none"},
-    }
+    keys = {"method": {"name": "label-statistic"}, "client": {"model": {"outputs": 10}}}
+    keys |= {"epochs": 1, "batch_size": 180, "server": {"update": "none"}}
     config = deployments.serve_config(tmp_path, **keys)
     deployments.served(tmp_path, config)
     federation = deployments.simulated(config)

@@ -64,13 +64,8 @@ def test_it_trains_in_both_timings() -> None:
 
 
 def test_it_has_no_guarantee_until_it_declares_its_releases() -> None:
-    private = {
-        **federations.GAUSSIAN,
-        "server.update": "private-sgd",
-        "server.clip": 1.0,
-        "privacy.server_noise_std": 1.0,
-        "privacy.noise": "seeded",
-    }
+    private = {**federations.GAUSSIAN, "server.update": "private-sgd", "server.clip": 1.0}
+    private |= {"privacy.server_noise_std": 1.0, "privacy.noise": "seeded"}
     bare = run(SignVfl(), "asynchronous", **private).statement()
     assert (bare.guarantee, bare.epsilon) == ("none", None)
     assert bare.words == UNDECLARED

@@ -153,12 +153,8 @@ def test_outputs_are_a_row_for_each_record() -> None:
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
-    mixing = [
-        nn.BatchNorm1d(3),
-        nn.BatchNorm1d(3, affine=True, track_running_stats=False),
-        nn.LazyBatchNorm1d(),
-        nn.SyncBatchNorm(3),
-    ]
+    untracked = nn.BatchNorm1d(3, affine=True, track_running_stats=False)
+    mixing = [nn.BatchNorm1d(3), untracked, nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3)]
     for part in mixing:
         words = f"{type(part).__name__}, which mixes the records"
         inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2))

@@ -100,13 +100,9 @@ def secret(
     seed: int = 0,
     sampler: Any = None,
 ) -> SecretSgd:
-    return SecretSgd(
-        sgd or Sgd(1.0),
-        noise(clip, noise_std, seed),
-        sampling=sampling,
-        capacity=capacity,
-        sampler=sampler or SeededSampler(Stream.from_seed(seed).child("secret samples")),
-    )
+    drawn = sampler or SeededSampler(Stream.from_seed(seed).child("secret samples"))
+    options = {"sampling": sampling, "capacity": capacity, "sampler": drawn}
+    return SecretSgd(sgd or Sgd(1.0), noise(clip, noise_std, seed), **options)
 
 
 def updates(

@@ -25,11 +25,8 @@ def found(epsilon: float, case: Case, tangents: int = 16) -> dict[str, Way]:
 def test_noise_is_what_each_mechanism_adds() -> None:
     case, epsilon = Case(30_000, 3), 1.0
     ours, mu = found(epsilon, case), mu_of(epsilon, 1e-5)
-    for name, releases, records in (
-        ("DPZV", 5, 1500),
-        ("tangent", 4, 30_000),
-        ("statistic", 1, 30_000),
-    ):
+    rows = (("DPZV", 5, 1500), ("tangent", 4, 30_000), ("statistic", 1, 30_000))
+    for name, releases, records in rows:
         wanted = 2 * math.sqrt(3 * releases) / mu / records
         assert ours[name].noise == pytest.approx(wanted, rel=1e-6)
     assert ours["teacher"].noise == pytest.approx(math.sqrt(2) / mu / 30_000)

@@ -337,12 +337,8 @@ def test_one_process_at_a_time(place: Place) -> None:
         refused("open", RunError, place.open, "b", match="in use by another process")
         words = "in use by another process"
         refused("inspect", RunError, DurableLedger.inspect, place.path, match=words)
-        answer = subprocess.run(
-            [sys.executable, "-c", text, str(place.path), str(place.witnesses)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        words = [sys.executable, "-c", text, str(place.path), str(place.witnesses)]
+        answer = subprocess.run(words, capture_output=True, text=True, check=True)
         assert answer.stdout == f"the ledger {place.path} is in use by another process\n"
         ledger.commit([entry(0, 1, 1)])
     with place.open("b") as ledger:

@@ -171,13 +171,8 @@ class TestJoined:
 
 
 def test_capacity_is_the_least_that_is_rarely_exceeded() -> None:
-    for records, sampling in [
-        (60_000, 64 / 60_000),
-        (60_000, 0.5),
-        (1000, 0.05),
-        (300, 0.05),
-        (10**7, 1e-6),
-    ]:
+    large = [(60_000, 64 / 60_000), (60_000, 0.5), (1000, 0.05), (300, 0.05), (10**7, 1e-6)]
+    for records, sampling in large:
         found = capacity(records, sampling)
         above = (stats.binom.sf(most, records, sampling) for most in (found, found - 1))
         assert next(above) <= TAIL < next(above)
@@ -198,15 +193,9 @@ def releases_of(noise: guarantee.Noise, **asked: Any) -> Releases:
         secret = SecretSteps(asked["secret_steps"], asked["sampling"], noise.server)
     elif noise.server is not None:
         step = GaussianRelease(1.0, noise.server)
-    return Releases(
-        asked["clients"],
-        asked["queries"],
-        GaussianRelease(1.0, noise.reply),
-        per_query=asked.get("per_query", 1),
-        step=step,
-        steps_per_query=asked.get("steps_per_query", 1.0),
-        secret=secret,
-    )
+    reply = GaussianRelease(1.0, noise.reply)
+    counts = {key: asked[key] for key in ("per_query", "steps_per_query") if key in asked}
+    return Releases(asked["clients"], asked["queries"], reply, step=step, secret=secret, **counts)
 
 
 SERVERS: dict[str, dict[str, Any]] = {

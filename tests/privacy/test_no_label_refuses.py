@@ -179,17 +179,11 @@ PRIVACY = vz.Privacy(epsilon=3.0, delta=1e-3)
 @pytest.mark.filterwarnings("ignore:frame:UserWarning")  # notes on the labels
 def test_an_estimator_refuses_no_labels(labels: str) -> None:
     chance = np.random.default_rng(3)
-    made = vz.VerticalClassifier(
-        {"a": [0, 1], "b": [2]},
-        method="dpzv",
-        privacy=PRIVACY,
-        classes=["no", "yes"],
-        epochs=1,
-        random_state=0,
-    )
+    held, options = {"a": [0, 1], "b": [2]}, {"method": "dpzv", "epochs": 1, "random_state": 0}
+    made = vz.VerticalClassifier(held, privacy=PRIVACY, classes=["no", "yes"], **options)
     made.fit(chance.normal(size=(ROWS, 3)), np.array(LABELS[labels]), np.zeros(ROWS))
     assert made.result_.summary["rounds"] > 0
-    plain = vz.VerticalClassifier({"a": [0, 1], "b": [2]}, method="dpzv", epochs=1, random_state=0)
+    plain = vz.VerticalClassifier(held, **options)
     with pytest.raises(ValueError, match=r"two classes|one class|non-zero number"):
         plain.fit(chance.normal(size=(ROWS, 3)), np.array(LABELS[labels]), np.zeros(ROWS))
 

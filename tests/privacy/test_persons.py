@@ -122,14 +122,8 @@ def table(path: Path) -> Path:
 def privacy(path: Path, mechanism: str = "gaussian", **data: Any) -> dict[str, Any]:
     given = {"name": "table", "path": str(path), "label": "y", "parties": 2, "validation": 0.0}
     given |= {"classes": ["no", "yes"], **data}
-    tree = {
-        "seed": 0,
-        "epochs": 1,
-        "batch_size": 8,
-        "data": given,
-        "privacy": {"epsilon": 1.0, "mechanism": mechanism, "noise": "secure"},
-        "server": {"update": "none"},
-    }
+    tree = {"seed": 0, "epochs": 1, "batch_size": 8, "data": given, "server": {"update": "none"}}
+    tree["privacy"] = {"epsilon": 1.0, "mechanism": mechanism, "noise": "secure"}
     return Experiment(schema.parse(tree)).privacy()
 
 

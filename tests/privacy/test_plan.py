@@ -62,12 +62,8 @@ def plan(
     own = {one.name: more.pop(one.name) for one in fields(Releases) if one.name in more}
     releases = Releases(**{"clients": 2, "queries": 8, "reply": reply, **own})
     steps = releases.secret.count if releases.secret else 0
-    usual = {
-        "batch_size": BATCH,
-        "delta": 1e-5,
-        "ledger": MemoryLedger(records, releases.clients, releases.share, steps),
-        "noise": source,
-    }
+    ledger = MemoryLedger(records, releases.clients, releases.share, steps)
+    usual = {"batch_size": BATCH, "delta": 1e-5, "ledger": ledger, "noise": source}
     return ClippedGaussian(releases, **(usual | more))
 
 
@@ -451,11 +447,8 @@ def test_statement_by_the_published_formula() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    for key, values in [
-        ("clip_norm", (0.0, math.inf, -1.0)),
-        ("noise_std", (0.0, math.nan)),
-        ("delta", (0.0, 1.0)),
-    ]:
+    bad = {"clip_norm": (0.0, math.inf, -1.0), "noise_std": (0.0, math.nan), "delta": (0.0, 1.0)}
+    for key, values in bad.items():
         for value in values:
             refused((key, value), ConfigError, plan, match=r"privacy\.", **{key: value})
 

@@ -114,11 +114,8 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
     frame = bytearray(frame_of(message))
     decoded = wire.decode(frame, CODEC)
     assert same(decoded, message)
-    content = sum(
-        value.numel() * (4 if value.is_floating_point() else 8)
-        for value in vars(message).values()
-        if isinstance(value, Tensor)
-    )
+    tensors = [value for value in vars(message).values() if isinstance(value, Tensor)]
+    content = sum(each.numel() * (4 if each.is_floating_point() else 8) for each in tensors)
     assert len(frame) <= content + 64
     frame[:] = bytes(len(frame))
     assert same(decoded, message)

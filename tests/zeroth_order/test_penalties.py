@@ -47,13 +47,8 @@ KNOWN = {
 
 def optimizer(name: str, algorithm: str, momentum: float, **more: Any) -> Any:
     chosen: Any = {"name": "function", "path": name} if ":" in name else name
-    options = OptimizerConfig(
-        algorithm=algorithm,  # type: ignore[arg-type]
-        learning_rate=RATE,
-        momentum=momentum,
-        weight_decay=STRENGTH,
-        regularizer=chosen,
-    )
+    numbers = {"learning_rate": RATE, "momentum": momentum, "weight_decay": STRENGTH}
+    options = OptimizerConfig(algorithm=algorithm, regularizer=chosen, **numbers)
     return build_optimizers.made(options, RATE, 10, torch.zeros(4), **more)
 
 

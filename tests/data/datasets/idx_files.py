@@ -25,14 +25,10 @@ def encoded(array: NDArray[np.uint8]) -> bytes:
 
 def _plain() -> dict[str, bytes]:
     rng = np.random.default_rng(0)
-    arrays = [
-        array
-        for count in (TRAIN, TEST)
-        for array in (
-            rng.integers(0, 256, (count, 28, 28), dtype=np.uint8),
-            rng.integers(0, 10, count, dtype=np.uint8),
-        )
-    ]
+    arrays = []
+    for count in (TRAIN, TEST):
+        arrays.append(rng.integers(0, 256, (count, 28, 28), dtype=np.uint8))
+        arrays.append(rng.integers(0, 10, count, dtype=np.uint8))
     return {name: encoded(array) for name, array in zip(NAMES, arrays, strict=True)}
 
 

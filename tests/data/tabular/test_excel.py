@@ -143,12 +143,8 @@ def test_a_row_is_named(write: Write) -> None:
 def test_files_that_are_no_workbooks(write: Write, tmp_path: Path) -> None:
     path = write(["a", "y"], [1, 2])
     content = path.read_bytes()
-    for wrong in (
-        b"",
-        b"a,y\n1,2\n",
-        content[:900],
-        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99),
-    ):
+    older = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99)
+    for wrong in (b"", b"a,y\n1,2\n", content[:900], older):
         path.write_bytes(wrong)
         refused([str(path), "not a readable Excel workbook"], DataError, frames.read, path)
     for place in range(0, len(content), 97):  # whatever byte is wrong

@@ -127,13 +127,8 @@ class TestCsv:
             assert pooled.columns == ("编号", "城市")
             assert pooled.levels == {"城市": ("丂俓𠀀", "上\n海", "北京")}
             assert pooled.class_names == ("否", "是")
-            words = [
-                "not UTF-8",
-                "line 1 holds the byte 0xb1, number 1 of",
-                "to gb18030",
-                "Chinese",
-            ]
-            refuse([*words, str(path)], path, delimiter="|")
+            words = ["not UTF-8", "line 1 holds the byte 0xb1, number 1 of", "to gb18030"]
+            refuse([*words, "Chinese", str(path)], path, delimiter="|")
         late = "a|y\n" + 1999 * "1|p\n" + "1|中国人\n"
         chinese: dict[str, Any] = {"delimiter": "|", "encoding": "gb18030"}
         rows = [
