@@ -103,18 +103,11 @@ def with_signs(path: Path, seed: int, control: str) -> dict[str, float]:
     """Test scores of clients that say a sign and nothing more."""
     (path / "rules.py").write_text(RULES)
     signs = {"name": "function", "path": f"{path / 'rules.py'}:signs"}
-    changes = {
-        "seed": seed,
-        "epochs": 40,
-        "batch_size": 32,
-        "control": control,
-        "client.model": {**signs, "num_parameters": 4, "initial_std": 1.0},
-        "client.optimizer.learning_rate": 0.2,
-        "method.smoothing": 0.3,
-        "server.model": {"name": "mlp", "hidden": [16]},
-        "server.optimizer.learning_rate": 0.05,
-        "server.optimizer.momentum": 0.9,
-    }
+    changes = {"seed": seed, "epochs": 40, "batch_size": 32, "control": control}
+    changes["client.model"] = {**signs, "num_parameters": 4, "initial_std": 1.0}
+    changes |= {"client.optimizer.learning_rate": 0.2, "method.smoothing": 0.3}
+    changes["server.model"] = {"name": "mlp", "hidden": [16]}
+    changes |= {"server.optimizer.learning_rate": 0.05, "server.optimizer.momentum": 0.9}
     federation, _ = federations.ran("dpzv", "asynchronous", changes, of=federations.two_bits(320))
     federation.simulator.upload("test", 400)
     return dict(federation.server.score("test"))
