@@ -58,6 +58,10 @@ from vertizo.testing.federations import (  # noqa: F401 - for those who import t
     two_bits,
 )
 
+ADDITIVE: dict[str, Any] = {"server.model": {"name": "sum"}, "server.update": "none"}
+ADDITIVE |= {"client.optimizer.learning_rate": 1.0, "method.num_directions": 5, "batch_size": 29}
+"""For methods along tangents: all records in one batch, and whole steps."""
+
 
 def charged(federation: Federation) -> Tensor:
     """What each client's queries were charged of each record, in noised numbers: [clients, D].

@@ -14,6 +14,7 @@ from vertizo.cli.schema import made
 from vertizo.config.error_lines import read_yaml
 
 ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "src/vertizo/data/tutorial"
 FILES = {
     "train": [
         *ROOT.glob("experiments/*.yaml"),
@@ -22,11 +23,8 @@ FILES = {
         *ROOT.glob("examples/*.yaml"),
     ],
     "study": [*ROOT.glob("experiments/papers/*.yaml")],
-    "serve": [ROOT / "src/vertizo/data/tutorial/hospital.yaml"],
-    "join": [
-        ROOT / "src/vertizo/data/tutorial/lab.yaml",
-        ROOT / "src/vertizo/data/tutorial/clinic.yaml",
-    ],
+    "serve": [TUTORIAL / "hospital.yaml"],
+    "join": [TUTORIAL / "lab.yaml", TUTORIAL / "clinic.yaml"],
 }
 
 

@@ -41,17 +41,9 @@ from vertizo.run.results.provenance import processor
 
 FOLDER = Path(__file__).with_name("transcripts")
 
-SMALL: dict[str, Any] = {
-    "seed": 7,
-    "epochs": 2,
-    "batch_size": 16,
-    "data.limit": 50,
-    "data.test_limit": 40,
-    "data.parties": 3,
-    "client.model.hidden": [6],
-    "client.model.outputs": 4,
-    "server.model.hidden": [8],
-}
+SMALL: dict[str, Any] = {"seed": 7, "epochs": 2, "batch_size": 16}
+SMALL |= {"data.limit": 50, "data.test_limit": 40, "data.parties": 3}
+SMALL |= {"client.model.hidden": [6], "client.model.outputs": 4, "server.model.hidden": [8]}
 SYNCHRONOUS = {"simulation.timing": "synchronous"}
 BAD_LINKS = {"simulation.drop": 0.2, "simulation.stragglers": {1: 4.0}}
 LINEAR = {"client.model.hidden": [], "server.model.hidden": []}

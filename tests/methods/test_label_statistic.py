@@ -26,12 +26,9 @@ from vertizo.run.loop.federation import build
 
 sklearn_linear = Lazy("sklearn.linear_model")
 
-PEOPLE: dict[str, Any] = {
-    "seed": 3,
-    "data": {"name": "breast-cancer"},
-    "client": {"model": {"name": "mlp", "last_layer": "zeros"}},
-    "method": {"name": "label-statistic"},
-}
+PEOPLE: dict[str, Any] = {"seed": 3, "data": {"name": "breast-cancer"}}
+PEOPLE["client"] = {"model": {"name": "mlp", "last_layer": "zeros"}}
+PEOPLE["method"] = {"name": "label-statistic"}
 
 
 def asked(classes: int, records: int = 300, **keys: Any) -> tuple[Any, ...]:

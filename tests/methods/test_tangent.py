@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests import federations
+from tests.federations import ADDITIVE
 from tests.rows import each
 from torch import Tensor
 
@@ -22,13 +23,6 @@ from vertizo.party.checks import with_tangents
 from vertizo.protocol.messages import Query
 
 CLASSES, DIM = 3, 3
-ADDITIVE = {
-    "server.model": {"name": "sum"},
-    "server.update": "none",
-    "client.optimizer.learning_rate": 1.0,
-    "method.num_directions": 5,
-    "batch_size": 29,
-}
 
 
 def whole(query: Query, brought: dict[int, Query]) -> Query:

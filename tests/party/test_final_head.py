@@ -26,12 +26,8 @@ from vertizo.run.loop import training as loop
 from vertizo.run.results import checkpoint
 from vertizo.run.trained.prediction import Predictor
 
-SETTINGS: dict[str, Any] = {
-    "seed": 0,
-    "epochs": 2,
-    "data": {"name": "breast-cancer", "validation": 0.2},
-    "method": {"name": "dpzv"},
-}
+SETTINGS: dict[str, Any] = {"seed": 0, "epochs": 2, "method": {"name": "dpzv"}}
+SETTINGS["data"] = {"name": "breast-cancer", "validation": 0.2}
 
 
 def run(head: str, **changes: Any) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:

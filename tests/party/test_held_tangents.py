@@ -17,15 +17,7 @@ from vertizo.protocol.messages import Query, Reply
 from vertizo.run.loop.federation import Federation
 
 SWEEPS, CLIENTS = 4, 3
-HELD: dict[str, Any] = {
-    "server.model": {"name": "sum"},
-    "server.update": "none",
-    "client.optimizer.learning_rate": 1.0,
-    "method.num_directions": 5,
-    "batch_size": 29,
-    "epochs": SWEEPS,
-    **fed.GAUSSIAN,
-}
+HELD: dict[str, Any] = {**fed.ADDITIVE, "epochs": SWEEPS, **fed.GAUSSIAN}
 
 
 def built(**changes: Any) -> Federation:

@@ -64,13 +64,8 @@ def by_library(
     return float(accountant.get_epsilon(DELTA))
 
 
-REFERENCE = [  # docs/mathematics.md, Secret steps
-    (0.0, "2.8440"),
-    (0.1, "2.8772"),
-    (0.5, "3.6121"),
-    (1.0, "5.4617"),
-]
-"""μ of the replies, and ε together with `STEPS`."""
+REFERENCE = [(0.0, "2.8440"), (0.1, "2.8772"), (0.5, "3.6121"), (1.0, "5.4617")]
+"""μ of the replies, and ε together with `STEPS`: docs/mathematics.md, Secret steps."""
 
 
 class TestFigures:

@@ -27,12 +27,7 @@ def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 COMPILED = kernels.affine is not plain_products.affine
 LANES = [4, 8, 16]
 SIZES = [
-    (1, 1, 1),
-    (7, 5, 3),
-    (64, 392, 64),
-    (13, 130, 200),
-    (33, 17, 66),
-    (200, 40, 10),
+    *((1, 1, 1), (7, 5, 3), (64, 392, 64), (13, 130, 200), (33, 17, 66), (200, 40, 10)),
     (9, 256, 31),
 ]
 """Rows, inputs, outputs."""
