@@ -20,7 +20,6 @@ from vertizo.zeroth_order.directions import LAWS, record_directions
 
 TIMINGS = ("asynchronous", "synchronous")
 FORMS = ("batch", "record")
-JOINS = ("concat", "sum", "mean")
 SMOOTHING = 0.05
 Q = 4
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
+from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vertizo.models.linear import blockwise
 from vertizo.models.linear.linear_stack import LinearStack
@@ -68,10 +69,6 @@ def test_equals_the_plain_ways() -> None:
         ), case
 
 
-def forbidden(*_: object) -> Tensor:
-    raise AssertionError("another way was meant")
-
-
 def test_large_stacks_take_this_way_but_not_large_batches_or_single_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,6 +85,6 @@ def test_large_stacks_take_this_way_but_not_large_batches_or_single_numbers(
     ]:
         with monkeypatch.context() as patch:
             for way in ways:
-                patch.setattr(estimators, way, forbidden)
+                patch.setattr(estimators, way, Mock(side_effect=AssertionError("not this way")))
             direction, inputs = Direction(law, d, 3, keep=False), torch.randn(rows, 1000)
             assert outputs(model, inputs, direction, (1e-3, -1e-3)).shape == (2, rows, 3)

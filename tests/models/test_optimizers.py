@@ -36,10 +36,6 @@ def start() -> Tensor:
     return torch.linspace(-1, 1, SIZE)
 
 
-def copied(optimizer: Optimizer) -> dict[str, Any]:
-    return deepcopy(optimizer.state())
-
-
 def random_updates(inner: Optimizer, seed: int = 4) -> RandomUpdates:
     directions = Directions("sphere", SIZE, Stream.from_seed(seed))
     return RandomUpdates(inner, lambda step, norm: Along(directions.draw(step), norm))
@@ -114,7 +110,7 @@ def test_a_loaded_state_goes_on_the_same_way() -> None:
         whole, parameters = MAKERS[name](), start()
         for gradient in gradients()[:after]:
             whole.step(parameters, Dense(gradient))
-        saved, other = copied(whole), parameters.clone()
+        saved, other = deepcopy(whole.state()), parameters.clone()
         resumed = MAKERS[name]()
         resumed.load(saved)
         for gradient in gradients()[after:]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -160,14 +159,8 @@ def test_a_record_for_which_it_fails_is_zeros_and_ends_nothing(
         assert not other[2].any()
     assert not told(model, bad[2:3])[0].any()
     assert "the model Picky fails for a record, which counts as zeros" in caplog.messages
-    with refused_at_first():
-        apart(Picky())(bad)
-
-
-@contextmanager
-def refused_at_first() -> Iterator[None]:
-    with pytest.raises(ConfigError, match=r"the model Picky fails for 4 records.*too large"):
-        yield
+    words = r"the model Picky fails for 4 records.*too large"
+    refused("at first", ConfigError, apart(Picky()), bad, match=words)
 
 
 def test_what_cannot_be_copied_is_refused() -> None:

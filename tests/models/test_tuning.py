@@ -9,7 +9,7 @@ import torch
 from tests.models.test_text import LENGTH, VECTOR, small, tokens
 from tests.refusals import refused
 from tests.rows import each
-from torch import Tensor, nn
+from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Family, Trainable
@@ -30,10 +30,6 @@ def model(family: Family = "bert", tuning: Tuning | None = None) -> Text:
     torch.manual_seed(0)
     whole = Text(small(family), LENGTH, "mean", 5)
     return whole if tuning is None else tuned(whole, tuning)
-
-
-def sizes(module: nn.Module) -> int:
-    return wrap(module).parameters.numel()
 
 
 @each("family", ["bert", "distilbert"])
@@ -91,7 +87,8 @@ def test_the_last_blocks_alone(part: Trainable) -> None:
 
 def test_a_part_of_an_encoder() -> None:
     """The embedding layer has one bias; the rest's linear layers are all behind the encoder."""
-    assert sizes(tuned(TextEmbeddings(small(), LENGTH), Tuning("bias"))) == VECTOR
+    embeddings = wrap(tuned(TextEmbeddings(small(), LENGTH), Tuning("bias")))
+    assert embeddings.parameters.numel() == VECTOR
     rest = TextRest(small(), LENGTH * VECTOR, "mean", (6,), 3)
     ours = wrap(tuned(rest, Tuning("head")))
     assert ours.parameters.numel() == VECTOR * 6 + 6 + 6 * 3 + 3

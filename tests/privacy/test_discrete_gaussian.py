@@ -27,18 +27,12 @@ def bits(seed: int) -> Callable[[int], bytes]:
     return np.random.default_rng(seed).bytes
 
 
-def pmf(scale: float, values: NDArray[np.int64]) -> NDArray[np.float64]:
-    far = np.arange(-40 * math.ceil(scale), 40 * math.ceil(scale) + 1)
-    weights = np.exp(-(far**2) / (2 * scale**2))
-    result: NDArray[np.float64] = np.exp(-(values**2) / (2 * scale**2)) / weights.sum()
-    return result
-
-
 def p_value(draws: NDArray[np.int64], scale: float) -> float:
     """Pearson's test, with the tails pooled so that every cell expects ten draws or more."""
     reach = math.ceil(8 * scale)
-    values = np.arange(-reach, reach + 1)
-    expected = draws.size * pmf(scale, values)
+    far, values = (np.arange(-most, most + 1) for most in (5 * reach, reach))
+    weights, whole = (np.exp(-(n**2) / (2 * scale**2)) for n in (values, far))
+    expected = draws.size * weights / whole.sum()
     inner = expected >= 10
     observed = np.array([(draws == value).sum() for value in values[inner]])
     rest = draws.size - observed.sum(), draws.size - expected[inner].sum()

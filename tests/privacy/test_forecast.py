@@ -12,11 +12,6 @@ from vertizo.privacy.accounting import forecast
 from vertizo.privacy.accounting.events import GaussianRelease, Releases, SecretSteps
 
 
-def steps(records: int, count: int = 220, z: float = 5.833) -> Releases:
-    secret = SecretSteps(count, 0.05, z)
-    return Releases(3, 5, GaussianRelease(1.0, 40.0), secret=secret)
-
-
 @each(
     "records, positives, learns",
     [
@@ -28,7 +23,8 @@ def steps(records: int, count: int = 220, z: float = 5.833) -> Releases:
 )
 def test_a_server_of_386_parameters(records: int, positives: float | None, learns: bool) -> None:
     """As tables were trained: DPZV at ε = 1, 64 numbers of each of three clients."""
-    found = forecast.of_server(steps(records), records, 180, 386, positives)
+    releases = Releases(3, 5, GaussianRelease(1.0, 40.0), secret=SecretSteps(220, 0.05, 5.833))
+    found = forecast.of_server(releases, records, 180, 386, positives)
     assert (found >= forecast.LITTLE) == learns
 
 

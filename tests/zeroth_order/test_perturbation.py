@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -18,8 +18,6 @@ from vertizo.models.base import Model
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import BLOCK, LAWS, Direction, Directions
 from vertizo.zeroth_order.estimators import at_once, in_place, outputs
-
-Way = Callable[[Model, Tensor, Direction, Sequence[float]], Tensor]
 
 INPUTS = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 MODULES = [lambda: nn.Linear(8, 3), lambda: nn.Sequential(nn.Linear(8, 3), nn.Tanh())]

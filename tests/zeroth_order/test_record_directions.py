@@ -18,19 +18,15 @@ FACTORS = {"sphere": DIM, "coordinate": DIM}
 NORMS = {"sphere": 1.0, "coordinate": 1.0, "scaled-sphere": DIM**0.5, "rademacher": DIM**0.5}
 
 
-def seeds(law: str) -> Stream:
-    return Stream.from_seed(8).child(law)
-
-
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, Tensor]:
     """Many draws of every law, [draws, count, batch, dimension]."""
-    return {
-        law: torch.stack(
-            [record_directions(law, COUNT, BATCH, DIM, seeds(law).seed(n))[0] for n in range(DRAWS)]
-        ).double()
-        for law in LAWS
-    }
+    found = {}
+    for law in LAWS:
+        seeds = map(Stream.from_seed(8).child(law).seed, range(DRAWS))
+        draws = [record_directions(law, COUNT, BATCH, DIM, seed)[0] for seed in seeds]
+        found[law] = torch.stack(draws).double()
+    return found
 
 
 def test_shape_type_and_factor() -> None:
