@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
@@ -34,9 +34,14 @@ from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
 from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.protocol.codecs.base import Codec
-from vertizo.protocol.codecs.choice import CodecChoice
+from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
+
+if TYPE_CHECKING:
+    CodecChoice = Codec
+else:
+    CodecChoice = CODECS.choice("none")
 
 CUTS = {"width": ("sides",), "height": ("halves", "rows")}
 """Side of an image → the splits whose parts follow each other along it."""

@@ -18,8 +18,8 @@ from tests.rows import each, examples
 
 from vertizo.core.errors import MalformedError
 from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.catalog import CODECS
 from vertizo.protocol.codecs.chain import Chain
-from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.lattice import Lattice
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
@@ -303,7 +303,7 @@ SIZES: list[tuple[Codec, tuple[int, ...], int]] = [
     # 64 rows: 6 columns of 6 bits each, one low and high, 6 levels of a byte
     (Chain(), (64, 64), 64 * 36 // 8 + 8 + 64 * 6),
 ]
-choice: TypeAdapter[Any] = TypeAdapter(CodecChoice)
+choice: TypeAdapter[Any] = TypeAdapter(CODECS.choice("none"))
 
 
 def test_sizes() -> None:
