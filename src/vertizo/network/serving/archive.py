@@ -27,15 +27,7 @@ from vertizo.network.serving.job import check_free, open_job, records_of
 from vertizo.network.serving.options import ServeOptions
 from vertizo.network.serving.store import Store, root_of
 from vertizo.run.build.data_defaults import complete
-from vertizo.run.loop.evaluation import (
-    HEAD,
-    TESTED,
-    diverged,
-    evaluation_row,
-    score,
-    summary_of,
-    tested,
-)
+from vertizo.run.loop import evaluation
 from vertizo.run.loop.job_state import JobState, Row
 from vertizo.run.loop.traffic import Traffic
 from vertizo.run.results import checkpoint
@@ -314,18 +306,19 @@ class Archive:
         if one.model == "best":
             model.load(self._folder.load("best", "server")["server"])
         try:
-            scores = score(job, one.purpose, closing=state.phase != "training")
+            scores = evaluation.score(job, one.purpose, closing=state.phase != "training")
         except NonFiniteError as error:
-            raise diverged(job, error) from None
+            raise evaluation.diverged(job, error) from None
         model.load(now)
         row: Row = {"number": one.number, "model": one.model}
-        row |= evaluation_row(job, one.purpose, scores, self.traffic, {"seconds": self.seconds})
+        times = {"seconds": self.seconds}
+        row |= evaluation.evaluation_row(job, one.purpose, scores, self.traffic, times)
         row["improved"] = state.is_best(row)
         if one.purpose == "train":
             assert job.party.head is not None, "it was scored"
-            self._folder.save(HEAD, {"head": job.party.head.state()})
-        if state.phase != "training" and (kept := tested(job, one.model)):
-            self._folder.save(TESTED, kept)
+            self._folder.save(evaluation.HEAD, {"head": job.party.head.state()})
+        if state.phase != "training" and (kept := evaluation.tested(job, one.model)):
+            self._folder.save(evaluation.TESTED, kept)
         if row["improved"]:
             best = {"server": now, "number": row["number"], "round": row["round"]}
             self._folder.save("candidate", best)
@@ -348,7 +341,7 @@ class Archive:
         """Write the closing figures and a last checkpoint, if the job is done."""
         if self.state is not None and self.state.phase == "done":
             party = self.state.job.party
-            summary = summary_of(self.state, self.traffic, self.seconds)
+            summary = evaluation.summary_of(self.state, self.traffic, self.seconds)
             summary["queries"] = [party.next_number(client) for client in range(party.clients)]
             self._folder.write_summary(summary)
             self.save()
