@@ -93,7 +93,7 @@ def of_run(path: Path, operator: str | None = None) -> Dossier:
             ("feature holders", ", ".join(federation["members"])),
         )
     charged, charges = _charged(path, config)
-    own = provenance_of(path)
+    own = folder.provenance() or UNDATED
     names = ("config.yaml", "preparation.json", f"checkpoints/{summary['model']}.safetensors")
     return Dossier(
         title=f"{summary['method']} on {summary['dataset']}",
@@ -139,7 +139,8 @@ def of_member(path: Path, operator: str | None = None) -> Dossier:
     found = folder.finished()
     if found is None:
         raise RunError(f"{path}: the job is not over; `vertizo join` continues it")
-    config, terms, own = folder.settings(), folder.terms(), provenance_of(path)
+    config, terms = folder.settings(), folder.terms()
+    own = RunFolder(path).provenance() or UNDATED
     is_noised = config.privacy.mechanism == "embedding-noise" and not terms.trial
     return Dossier(
         title=f"{config.method.name} at {terms.members[terms.index]}",
@@ -187,11 +188,7 @@ UNKNOWN = "not recorded by the version that made it"
 SEALED = "its HMAC-SHA256 by the key in provenance.json"
 MECHANISMS = {"none": "no noise and no private labels", "gaussian": "Gaussian noise on replies"}
 UNDATED: Mapping[str, Any] = {"started": None, "versions": {}, "files": {}}
-
-
-def provenance_of(path: Path) -> Mapping[str, Any]:
-    """Read the folder's provenance; empty where an older version made it."""
-    return RunFolder(path).provenance() or UNDATED
+"""The provenance where an older version made the folder."""
 
 
 def _facts(
