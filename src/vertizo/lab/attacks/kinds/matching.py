@@ -88,17 +88,6 @@ def _from_search(
     return Guesses(exchange.ids, best), chosen
 
 
-def why_no_gradients(config: ExperimentConfig) -> str | None:
-    """Say why replies hold no gradient for each record; None if they do."""
-    method = config.method
-    if kind(method) == "gradient" or (isinstance(method, Czofo) and method.scalars == "record"):
-        return None
-    return (
-        f"replies of method {method.name!r} are scalars of a whole batch; there is no gradient of "
-        "a record to match"
-    )
-
-
 class GradientMatching(Attack):
     """A client that knows the server model finds labels and embeddings that explain its replies."""
 
@@ -126,7 +115,13 @@ class GradientMatching(Attack):
             return f"server.model is {config.server.model.name!r}; the attack knows 'sum' and 'mlp'"
         if len(data.parties) < 2:
             return "there is one client, and no other's embedding to find"
-        return why_no_gradients(config)
+        method = config.method
+        if kind(method) == "gradient" or (isinstance(method, Czofo) and method.scalars == "record"):
+            return None
+        return (
+            f"replies of method {method.name!r} are scalars of a whole batch; there is no gradient "
+            "of a record to match"
+        )
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
         """Train an honest run, and attack its last batches."""
