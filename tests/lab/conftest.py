@@ -15,6 +15,7 @@ from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import CONTROLS
 from vertizo.lab import comparison as comparisons
+from vertizo.lab import made_by
 from vertizo.lab.engines import Processes, Run
 from vertizo.lab.processes import Inline
 from vertizo.run.experiment import Experiment
@@ -78,7 +79,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     standings: list[comparisons.Standing] = []
     summaries = comparisons.execute(runs, Processes(2, reused=True), standings.append)
     rows = comparisons.rows(runs, summaries, [0.0001, 1.0], "validation")
-    comparisons.write(folder, rows, {"command": "vertizo compare --methods vafl,dpzv"})
+    methods = {row.label: row.as_dict() for row in rows}
+    content = {"command": "vertizo compare --methods vafl,dpzv", "methods": methods}
+    made_by.keep(folder / "comparison.json", content)
     return Compared(folder, runs, summaries, standings, rows)
 
 
