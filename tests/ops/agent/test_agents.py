@@ -21,6 +21,7 @@ from tests.ops.agent.houses import (
     offer,
 )
 from tests.rows import each
+from tests.waiting import PATIENT
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.serving import frames
@@ -520,14 +521,14 @@ def test_an_end_of_an_attempt_that_is_over_means_nothing(tmp_path: Path) -> None
 def test_a_member_that_was_away_when_training_ended_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label_holder, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(label_holder, "GRACE_SECONDS", PATIENT)
     houses = began(tmp_path)
     houses.processes("north").end("one", -9)
     houses.processes(HOLDER).end("one", 0)
     houses.processes("east").end("one", 0)
     houses.turn(3)
     assert houses.running() == [None, 1, None]
-    time.sleep(0.3)
+    monkeypatch.setattr(label_holder, "GRACE_SECONDS", 0.0)
     houses.turn(2)
     assert houses.running() == [1, 1, None]
     houses.processes("north").end("one", 0)
