@@ -23,7 +23,7 @@ from vertizo.data import tutorial
 from vertizo.network.serving.options import JoinConfig, ServeConfig, load_serve
 from vertizo.ops.agent import processes
 from vertizo.ops.agent.children import environment
-from vertizo.ops.agent.jobs.messages import Standing
+from vertizo.ops.agent.jobs.messages import Offer, Standing
 from vertizo.ops.agent.jobs.store import Store
 from vertizo.ops.agent.options import LabelHolderAgent, MemberAgent, load_agent, load_job
 from vertizo.ops.agent.policy import check_label_holder, check_member
@@ -256,6 +256,7 @@ job: {kind: train, members: [north, east], table: people}
 batch_size: 16
 epochs: 1
 """
+ALIGN = "job: {kind: align, members: [north], table: people}"
 EXACT = TRAIN + "privacy: {mechanism: gaussian, clip: 1, epsilon: 2}\nserver: {update: none}\n"
 
 
@@ -268,45 +269,45 @@ def holder(folder: Path, **policy: Any) -> tuple[LabelHolderAgent, Store]:
     return LabelHolderAgent.model_validate(tree), store
 
 
+def sent(text: str, config: LabelHolderAgent, store: Store) -> Offer:
+    """The job of a file with that text, submitted."""
+    path = store.folder.parent / "job.yaml"
+    path.write_text(text)
+    return submit(path, config, store)
+
+
 def test_a_submitted_job_states_what_it_guarantees(tmp_path: Path) -> None:
     table(tmp_path)
     config, store = holder(tmp_path)
-    path = tmp_path / "job.yaml"
-    path.write_text(EXACT)
-    made = submit(path, config, store)
+    made = sent(EXACT, config, store)
     assert made.job == "train-1"
     assert made.covers == ("labels",)
     assert made.epsilon is not None
     assert 1.9 < made.epsilon <= 2.0
     assert [job.state for job in store.jobs()] == ["submitted"]
-    path.write_text("job: {kind: align, members: [north], table: people}")
-    assert [submit(path, config, store).job for _ in range(2)] == ["align-1", "align-2"]
+    assert [sent(ALIGN, config, store).job for _ in range(2)] == ["align-1", "align-2"]
 
 
 def test_a_training_is_submitted_before_its_alignment_has_finished(tmp_path: Path) -> None:
     """It states the ε that it asks for; what follows from the number of records is left open."""
     table(tmp_path)
     config, store = holder(tmp_path)
-    path = tmp_path / "job.yaml"
-    path.write_text("job: {kind: align, members: [north, east], table: people}")
-    submit(path, config, store)
+    sent(ALIGN.replace("north", "north, east"), config, store)
     waits = EXACT.replace("people}", "people, alignment: align-1}")
-    path.write_text(waits)
-    made = submit(path, config, store)
+    made = sent(waits, config, store)
     assert (made.job, made.covers, made.epsilon) == ("train-1", ("labels",), 2.0)
     job = store.job("train-1")
     assert job is not None
     assert store.unfinished(job) == [("align-1", "submitted")]
     check_member(made, member_config(tmp_path, "north"), store, "north")
-    path.write_text(waits.replace("gaussian, clip: 1", "teacher"))
-    settings = json.loads(submit(path, config, store).settings)
+    teacher = waits.replace("gaussian, clip: 1", "teacher")
+    settings = json.loads(sent(teacher, config, store).settings)
     assert (settings["batch_size"], settings["privacy"]["epsilon"]) == (16, 2.0)
     assert "kept" not in settings["privacy"]["teacher"]  # which is of the number of records
-    path.write_text(path.read_text().replace(", alignment: align-1", ""))
-    settings = json.loads(submit(path, config, store).settings)
+    begins = teacher.replace(", alignment: align-1", "")
+    settings = json.loads(sent(begins, config, store).settings)
     assert "kept" in settings["privacy"]["teacher"]
-    path.write_text(waits.replace(EXACT.splitlines()[-2], "method: {name: one-shot}"))
-    made = submit(path, config, store)
+    made = sent(waits.replace(EXACT.splitlines()[-2], "method: {name: one-shot}"), config, store)
     assert (made.covers, made.epsilon) == (("labels",), 0.0)
     check_member(made, member_config(tmp_path, "north", {"epsilon": 0.5}), store, "north")
     rows = [
@@ -317,23 +318,19 @@ def test_a_training_is_submitted_before_its_alignment_has_finished(tmp_path: Pat
     ]
     config, store = holder(tmp_path, epsilon=4)
     for text, words in rows:
-        path.write_text(text)
-        refused(words, ConfigError, submit, path, config, store, match=words)
+        refused(words, ConfigError, sent, text, config, store, match=words)
     assert store.move("align-1", "cancelled")
-    path.write_text(waits)
     words = "job.alignment is 'align-1', which is cancelled; it must have finished"
-    refused(words, ConfigError, submit, path, config, store, match=words)
-    path.write_text(EXACT.replace("people}", "people, after: align-1}"))
+    refused(words, ConfigError, sent, waits, config, store, match=words)
+    after = EXACT.replace("people}", "people, after: align-1}")
     words = "job.after is 'align-1', which is cancelled"
-    refused(words, ConfigError, submit, path, config, store, match=words)
+    refused(words, ConfigError, sent, after, config, store, match=words)
 
 
 def test_new_records_without_a_label_can_be_aligned(tmp_path: Path) -> None:
     config, store = holder(tmp_path)
     tree = config.model_dump() | {"tables": {"people": {"path": "new.csv", "id": "id"}}}
-    path = tmp_path / "job.yaml"
-    path.write_text("job: {kind: align, members: [north], table: people}")
-    made = submit(path, LabelHolderAgent.model_validate(tree), store)
+    made = sent(ALIGN, LabelHolderAgent.model_validate(tree), store)
     load_serve(store.folder_of(made.job) / "party.yaml")
 
 
@@ -353,24 +350,19 @@ SUBMITTED = [
 
 def test_what_is_refused_when_submitted_leaves_nothing(tmp_path: Path) -> None:
     table(tmp_path)
-    path = tmp_path / "job.yaml"
     for text, policy, words in SUBMITTED:
         config, store = holder(tmp_path, **policy)
         if store.job("taken") is None:
             store.add(offer("taken"), "submitted")
-        path.write_text(text)
-        kinds = (ConfigError, RunError)
-        refused(words, kinds, submit, path, config, store, match=words)
+        refused(words, (ConfigError, RunError), sent, text, config, store, match=words)
         assert [job.name for job in store.jobs()] == ["taken"], words
         assert not list((store.folder / "jobs").iterdir()), words
 
 
 def test_a_wrong_table_is_told_when_submitted(tmp_path: Path) -> None:
     table(tmp_path, "no,yes,maybe")
-    path = tmp_path / "job.yaml"
-    path.write_text(EXACT)
     config, store = holder(tmp_path)
-    refused("maybe", Exception, submit, path, config, store, match="maybe")
+    refused("maybe", Exception, sent, EXACT, config, store, match="maybe")
 
 
 def test_the_files_of_the_tutorial_are_agents_and_jobs_and_fit_each_other() -> None:
@@ -427,14 +419,13 @@ def test_a_job_that_scores_for_nobody_is_refused_when_submitted(tmp_path: Path) 
     served = {"name": "test", "members": ["north", "east"], "certificates": "c", "folder": "f"}
     data = {"name": "table", "path": "p", "id": "id", "label": "label"}
     processes.write(store.folder_of("model"), {"federation": served, "data": data}, [])
-    path = tmp_path / "score.yaml"
     text = "job: {kind: score, members: [north, east], table: people, model: model}\n"
-    path.write_text(text + "scoring: {http: '127.0.0.1:8080', callers: callers.yaml}\n")
+    text += "scoring: {http: '127.0.0.1:8080', callers: callers.yaml}\n"
     words = "which is missing; `vertizo api-key NAME"
-    refused(words, ConfigError, submit, path, config, store, match=words)
+    refused(words, ConfigError, sent, text, config, store, match=words)
     assert [job.name for job in store.jobs()] == ["model"]
     callers.add(tmp_path / "callers.yaml", "crm", 1, 1)
-    made = submit(path, config, store)
+    made = sent(text, config, store)
     found = load_serve(store.folder_of(made.job) / "party.yaml").scoring
     assert found is not None
     assert found.callers == tmp_path / "callers.yaml"
