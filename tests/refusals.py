@@ -1,12 +1,14 @@
-"""Bad input that must be refused, row by row of a table."""
+"""Bad input that must be refused: row by row of a table, or in one line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.words import says
 
 
 def refused(
@@ -25,3 +27,14 @@ def refused(
             pytest.fail(f"{case}: {found}")
     else:
         pytest.fail(f"{case} was not refused")
+
+
+@contextmanager
+def one_line(
+    error: type[Exception], *words: str, match: str = "", case: object = ""
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    """Something within raises that error; its text is one line, with all these words in it."""
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    assert "\n" not in str(caught.value), case
+    says(str(caught.value), *words, case=case)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.lab.conftest import TINY, Compared
+from tests.refusals import one_line
 from tests.same import timeless
-from tests.words import one_line
 
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from tests.lab.conftest import EXACT, TINY
+from tests.refusals import one_line
 from tests.same import timeless
-from tests.words import one_line
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.lab import comparison

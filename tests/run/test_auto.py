@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.refusals import one_line
 from tests.rows import each
-from tests.words import one_line
 
 import vertizo as vz
 from vertizo.config import auto as presets

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import one_line
 from tests.rows import each
-from tests.words import one_line
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from tests import federations as fed
+from tests.refusals import one_line
 from tests.rows import each
 from tests.same import same, timeless
-from tests.words import one_line
 
 import vertizo
 from vertizo.config import schema

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.words import one_line
+from tests.refusals import one_line
 
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.lab.conftest import settings
-from tests.words import one_line
+from tests.refusals import one_line
 
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData

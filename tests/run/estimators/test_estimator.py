@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 import torch
 from tests.lazy import Lazy
+from tests.refusals import one_line
 from tests.rows import each
 from tests.run.estimators.people import PARTIES, TINY, classifier, people
-from tests.words import one_line
 
 import vertizo as vz
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError

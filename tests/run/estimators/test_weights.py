@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.refusals import one_line
 from tests.rows import each
 from tests.run.estimators.people import TINY, classifier, people
-from tests.words import one_line
 
 import vertizo as vz
 from vertizo.core.errors import RunError
