@@ -64,12 +64,10 @@ class Place:
 
     def change(self, statement: str, *values: Any) -> None:
         """As somebody would who has the file and SQLite."""
-        database = sqlite3.connect(self.path, isolation_level=None)
-        database.execute("DROP TRIGGER log_is_kept")
-        database.execute("DROP TRIGGER log_is_not_changed")
-        changed = database.execute(statement, values)
-        assert changed.rowcount
-        database.close()
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
+            database.execute("DROP TRIGGER log_is_kept")
+            database.execute("DROP TRIGGER log_is_not_changed")
+            assert database.execute(statement, values).rowcount
 
 
 @pytest.fixture
@@ -345,15 +343,13 @@ def test_what_is_no_ledger(place: Place, tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").touch()
     place.refused(r"is a folder; its ledger is .*/ledger\.sqlite", tmp_path)
     foreign = tmp_path / "foreign.sqlite"
-    database = sqlite3.connect(foreign)
-    database.execute("CREATE TABLE log (sequence INTEGER)")
-    database.close()
+    with closing(sqlite3.connect(foreign)) as database:
+        database.execute("CREATE TABLE log (sequence INTEGER)")
     content = foreign.read_bytes()
     place.refused("foreign.sqlite is no ledger", foreign)
     assert foreign.read_bytes() == content
-    database = sqlite3.connect(place.path)
-    database.execute("PRAGMA user_version = 3")
-    database.close()
+    with closing(sqlite3.connect(place.path)) as database:
+        database.execute("PRAGMA user_version = 3")
     place.refused(r"has format 3; this is vertizo .*, which reads 2: use the version")
 
 

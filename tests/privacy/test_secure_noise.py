@@ -7,9 +7,9 @@ import gc
 import math
 import os
 import pickle
-import threading
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -191,22 +191,18 @@ def test_filling_waits_until_half_is_gone() -> None:
 
 def test_threads_share_nothing() -> None:
     noise = SecureNoise(clip_norm=1.0, noise_std=1.0, ahead=50)
-    taken: list[list[int]] = [[] for _ in range(4)]
 
-    def work(mine: list[int]) -> None:
+    def work(_: int) -> list[tuple[int, ...]]:
+        taken = []
         for _ in range(50):
-            mine.extend(noise._pool.take(7).tolist())
+            taken.append(tuple(noise._pool.take(7).tolist()))
             noise.fill()
+        return taken
 
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in taken]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    numbers = [n for mine in taken for n in mine]
-    assert len(numbers) == 4 * 50 * 7
+    with ThreadPoolExecutor(4) as threads:
+        runs = [run for taken in threads.map(work, range(4)) for run in taken]
+    assert [len(run) for run in runs] == [7] * 4 * 50
     # Among 1,400 numbers over 2²⁴ steps two may be alike by chance, but no seven of them.
-    runs = [tuple(mine[i : i + 7]) for mine in taken for i in range(0, len(mine), 7)]
     assert len(set(runs)) == len(runs)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -206,19 +207,14 @@ def test_an_announced_length_over_the_limit_is_refused_before_the_bytes_are_ther
 
 def test_the_limit_holds_for_decoded_arrays_as_well() -> None:
     """A codec may make a large array of few bytes: the limit is checked before it does."""
-
-    class Zeros:
-        def encode(self, array: Tensor) -> memoryview:
-            return memoryview(b"")
-
-        def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-            return torch.zeros(shape)
-
+    zeros: Any = SimpleNamespace(
+        encode=lambda array: memoryview(b""), decode=lambda data, shape: torch.zeros(shape)
+    )
     reply = Reply(0, 0, torch.zeros(100))
-    frame = wire.encode(reply, Zeros())
-    assert same(wire.decode(frame, Zeros(), max_body=400), reply)
+    frame = wire.encode(reply, zeros)
+    assert same(wire.decode(frame, zeros, max_body=400), reply)
     with pytest.raises(OversizedError):
-        wire.decode(frame, Zeros(), max_body=399)
+        wire.decode(frame, zeros, max_body=399)
 
 
 JUNK: list[Any] = [
