@@ -111,6 +111,7 @@ class Member(Stateful):
         self._folder = ClientFolder(self._options.folder)
         self._store = Store(self._options.folder, sync=self._options.sync)
         self._slot = Slot(self._options.folder / "query", sync=self._options.sync)
+        self._exit = ExitStack()
         self._sent = self._received = 0
         self._announced: bytes | None = None
         self._going = False
