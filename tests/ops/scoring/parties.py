@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from vertizo.data.own_tables.keyed import FileTable
 from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network.serving.options import ScoringOptions
 from vertizo.network.serving.predicting import PredictingService
-from vertizo.network.serving.trained_model import LabelHolderModel
 from vertizo.ops.scoring.member import ScoringMember
 from vertizo.ops.scoring.scorer import Scorer
 from vertizo.ops.scoring.service import ScoringService
@@ -36,7 +35,7 @@ class Scoring:
     scorer: Scorer
     key: str
     notices: list[str]
-    keys: list[str] = field(default_factory=list)
+    keys: list[str]
     """Of records that all parties have."""
 
     def table(self, name: str) -> FileTable:
@@ -79,35 +78,6 @@ class Scoring:
                 thread.join()
             for name in names:
                 self.service.gone(name)
-
-
-def scoring_of(
-    tables: Path,
-    trained: Path,
-    folder: Path,
-    callers: Path,
-    token: str,
-    head: Head = "private",
-    **keys: Any,
-) -> Scoring:
-    """A label holder that scores with one of the heads; ``keys`` are of the section ``scoring``."""
-    section = {
-        "deadline": 600.0,
-        "http": "127.0.0.1:0",
-        "callers": callers,
-        "log": folder / "log",
-        **keys,
-    }
-    config = holder_config(tables, trained, scoring=section)
-    assert config.scoring is not None
-    notices: list[str] = []
-    model = LabelHolderModel(config, head)
-    own = FileTable(tables / "bank.new.csv", "key", CsvFormat())
-    service = ScoringService(config, model, own, notices.append)
-    scorer = Scorer(service, config.scoring, folder, notices.append)
-    made = Scoring(tables, trained, config.scoring, service, scorer, token, notices)
-    made.keys = list(new_records(tables, "bank").keys)
-    return made
 
 
 def predicted(tables: Path, trained: Path, head: Head = "private") -> dict[str, Tensor]:
