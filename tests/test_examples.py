@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import sets
+from tests.command_line import sets
 
 from vertizo.__main__ import main
 from vertizo.config import schema as configuration

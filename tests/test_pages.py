@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.commands import run
+from tests.command_line import run
 
 from vertizo.run.loop.training import Training
 

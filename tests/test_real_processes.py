@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests import deployments as dep
 from tests import warm
-from tests.commands import sets
+from tests.command_line import sets
 from tests.processes import MEMBERS, SERVER, Job
 from tests.waiting import PATIENT
 

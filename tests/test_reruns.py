@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import run
+from tests.command_line import run
 
 import vertizo as vz
 from vertizo.config import schema as configuration

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.commands import Refuses, Vertizo, program
+from tests.command_line import Refuses, Vertizo, program
 
 
 @pytest.fixture(autouse=True)

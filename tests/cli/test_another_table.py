@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.commands import Vertizo, sets
+from tests.command_line import Vertizo, sets
 from tests.rows import each
 
 from vertizo.run.results.folder import RunFolder

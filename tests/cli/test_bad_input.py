@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from tests.commands import Refuses, Vertizo, sets
+from tests.command_line import Refuses, Vertizo, sets
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream

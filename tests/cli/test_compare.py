@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.commands import TINY, Refuses, Vertizo
+from tests.command_line import TINY, Refuses, Vertizo
 from tests.methods.test_reported import OWN
 from tests.waiting import until
 from tests.words import says

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tests.cli.test_predict import DATA, TABLE
-from tests.commands import Vertizo
+from tests.command_line import Vertizo
 from tests.damage import drawn, each_file, survey
 from tests.once import Once
 from tests.same import timeless

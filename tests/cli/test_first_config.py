@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.commands import Refuses, Vertizo, sets
+from tests.command_line import Refuses, Vertizo, sets
 from tests.words import says
 
 from vertizo.config import schema

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import Vertizo
+from tests.command_line import Vertizo
 
 import vertizo as package
 from vertizo.cli import list as listing

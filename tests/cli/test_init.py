@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.commands import Refuses, Vertizo, sets
+from tests.command_line import Refuses, Vertizo, sets
 from tests.failing_disk import disk_below
 
 from vertizo.config import schema

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_help import imported
-from tests.commands import Refuses, Vertizo
+from tests.command_line import Refuses, Vertizo
 from tests.ops.agent.houses import offer
 
 from vertizo.ops.agent.jobs.messages import Standing

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.commands import Vertizo
+from tests.command_line import Vertizo
 from tests.processes import MEMBERS, SERVER, Job
 
 from vertizo.cli import log

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from tests.commands import Refuses, Vertizo
+from tests.command_line import Refuses, Vertizo
 
 PLAN = ["privacy", "plan", "--records", "100", "--clients", "2", "--epsilon", "1", "--delta", "0.1"]
 

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.commands import TINY, Refuses, Vertizo, sets
+from tests.command_line import TINY, Refuses, Vertizo, sets
 from tests.rows import each
 from tests.words import says
 

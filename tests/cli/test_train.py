@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm
-from tests.commands import TINY, Outcome, Vertizo, sets
+from tests.command_line import TINY, Outcome, Vertizo, sets
 from tests.same import same, timeless
 from tests.waiting import until
 from tests.words import says

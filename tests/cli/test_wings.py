@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.commands import Vertizo
+from tests.command_line import Vertizo
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.plugins import wings as module

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import Refuses, Vertizo, program, run
+from tests.command_line import Refuses, Vertizo, program, run
 from tests.once import Once
 
 from vertizo.config import schema

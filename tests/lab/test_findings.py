@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.commands import Vertizo, sets
+from tests.command_line import Vertizo, sets
 from tests.lazy import Lazy
 from tests.same import timeless
 from tests.words import says

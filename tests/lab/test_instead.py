@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.commands import Vertizo
+from tests.command_line import Vertizo
 from tests.lab.report.pages import page_of
 from tests.words import says
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.commands import sets
+from tests.command_line import sets
 from tests.lab.conftest import TINY
 from tests.same import timeless
 from tests.waiting import until

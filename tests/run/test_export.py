@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.commands import program
+from tests.command_line import program
 from tests.data.refusals import refused
 from torch import nn
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import run, sets
+from tests.command_line import run, sets
 from tests.refusals import refused
 from tests.rows import each
 

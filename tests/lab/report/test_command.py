@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.commands import Refuses, Vertizo
+from tests.command_line import Refuses, Vertizo
 from tests.lab.report.pages import parsed
 
 from vertizo.run.results import checkpoint

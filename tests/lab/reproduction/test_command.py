@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.commands import Refuses, Vertizo
+from tests.command_line import Refuses, Vertizo
 from tests.words import says
 
 from vertizo.lab.reproduction import plots, study

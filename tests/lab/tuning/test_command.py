@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.commands import Refuses, Vertizo, sets
+from tests.command_line import Refuses, Vertizo, sets
 from tests.waiting import until
 from tests.words import says
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import Refuses, Vertizo, sets
+from tests.command_line import Refuses, Vertizo, sets
 from tests.lab.conftest import settings
 from tests.lab.report.pages import page_of
 from tests.rows import each

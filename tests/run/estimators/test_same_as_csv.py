@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 import yaml
-from tests.commands import run
+from tests.command_line import run
 from tests.lazy import Lazy
 from tests.rows import each
 

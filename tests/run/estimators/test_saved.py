@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.commands import run
+from tests.command_line import run
 from tests.lazy import Lazy
 from tests.rows import each
 from tests.run.estimators.people import PARTIES, TINY, classifier, people
