@@ -15,7 +15,7 @@ from tests.same import same
 from vertizo.config.schema import load
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Batch, Query, Reply, Upload
+from vertizo.protocol.messages import Batch, Query, Reply
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.federation import Federation, build
 
@@ -65,7 +65,6 @@ def test_the_size_of_a_frame_is_its_length(
     messages: list[Any] = [
         Query(client, number, ids, torch.zeros(2, rows, 33), batch),
         Reply(client, number, torch.zeros(rows)),
-        Upload(client, "validation", ids, torch.zeros(1, rows, 5)),
         Batch(number, ids, batch),
     ]
     for message in messages:

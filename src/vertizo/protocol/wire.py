@@ -132,7 +132,7 @@ def encode(message: Message, codec: Codec) -> bytes:
     return bytes(frame)
 
 
-def size(message: Message) -> int:
+def size(message: Query | Reply | Batch) -> int:
     """Bytes of the frame of a message whose arrays are sent as they are, without making it.
 
     Those of the frame with empty IDs and arrays, and what these add.
@@ -147,9 +147,6 @@ def size(message: Message) -> int:
         case Reply(client, number, values):
             bare = _Reply(client, number, tuple(values.shape), NOTHING)
             added = 0, values.nbytes
-        case Upload(client, purpose, ids, embeddings):
-            bare = _Upload(client, WirePurpose[purpose], 0, NOTHING, _three(embeddings), NOTHING)
-            added = _width(ids) * len(ids), embeddings.nbytes
         case Batch(number, ids, batch):
             bare = _Batch(number, 0, NOTHING)
             named = _width(ids) * len(ids) if batch is None else len(_pack_number(batch))
