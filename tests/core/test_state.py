@@ -159,3 +159,10 @@ def test_the_state_of_something_else_is_refused(
     change(state)
     with pytest.raises(error):
         Everything().load(state)
+
+
+def test_a_field_that_is_declared_twice_is_refused() -> None:
+    with pytest.raises(TypeError, match="STATE of Again has count twice"):
+
+        class Again(Counter):
+            STATE = ("_count",)

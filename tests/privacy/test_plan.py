@@ -21,7 +21,7 @@ from tests.laws import plausible
 from tests.refusals import refused
 from torch import Tensor, nn
 
-from vertizo.core.errors import BudgetError, ConfigError
+from vertizo.core.errors import BudgetError, ConfigError, ConflictError
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification
@@ -316,6 +316,8 @@ def test_secret_steps_are_the_ledgers_to_count() -> None:
     made = plan(secret=SecretSteps(3, 0.1, 2.0))
     for number in range(3):
         assert made.steps == number
+        for other in (number - 1, number + 1):
+            refused("not the next", ConflictError, made.begin_step, other, match="next one")
         made.begin_step(number)
     refused("all made", BudgetError, made.begin_step, 3)
     assert loaded(made, secret=SecretSteps(3, 0.1, 2.0)).steps == 3

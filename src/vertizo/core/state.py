@@ -49,6 +49,12 @@ class Stateful:
     STATE: ClassVar[tuple[str, ...]] = ()
     """Fields that this class adds to those of its base classes, in the order of loading."""
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        keys = [key for key, _ in _fields(cls)]
+        if twice := {key for key in keys if keys.count(key) > 1}:
+            raise TypeError(f"STATE of {cls.__name__} has {', '.join(sorted(twice))} twice")
+
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint must hold; tensors are live, not copies."""
         return {key: _written(_at(self, path)) for key, path in _fields(type(self))}

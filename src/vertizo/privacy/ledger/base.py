@@ -31,6 +31,7 @@ from torch import Tensor
 from vertizo.core.errors import (
     BudgetError,
     ConfigError,
+    ConflictError,
     RepeatedRecordError,
     UnknownPartyError,
     UnknownRecordError,
@@ -140,7 +141,10 @@ class Ledger(Stateful, ABC):
 
     @abstractmethod
     def begin_step(self, number: int) -> None:
-        """Charge every record for secret step ``number``, from 0; BudgetError if all were made."""
+        """Charge every record for secret step ``number``, from 0.
+
+        BudgetError if all were made, ConflictError if ``number`` is not the next one.
+        """
 
     def settle(self) -> None:
         """End the replay of a resumed run: what comes now is charged as new."""
@@ -169,10 +173,10 @@ class MemoryLedger(Ledger):
 
     def begin_step(self, number: int) -> None:
         """See `Ledger.begin_step`."""
+        if number != self.steps:
+            raise ConflictError(f"secret step {number}; {self.steps} is the next one")
         if self.steps >= self._most_steps:
             raise BudgetError(f"all {self._most_steps} steps on secret samples were made")
-        if number != self.steps:
-            raise BudgetError(f"secret step {number}; {self.steps} is the next one")
         self.steps += 1
 
 
