@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from vertizo.config import schema as config
 from vertizo.core.errors import BudgetError, ConfigError, ConflictError
 from vertizo.core.names import PRIVATE
+from vertizo.models.losses import Classification, Huber, Task
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy.accounting import guarantee
 from vertizo.privacy.accounting.gaussian import epsilon_of, mu_of, mu_of_units
 from vertizo.run.build.coverage import CODEC_HOLDS, DATA_HOLD, MODEL_HOLDS
+from vertizo.run.build.labels import check_public
 from vertizo.run.build.schedule import batch_sizes
 from vertizo.run.experiment import Experiment
 from vertizo.run.loop.federation import Federation, build
@@ -359,6 +361,23 @@ def test_a_published_epsilon_is_named_so_and_guarantees_nothing() -> None:
     assert 0 < statement.epsilon_published < 2
     statement = fed.build("dpzv", None, {**GIVEN, "server.update": "sgd"}).statement()
     assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
+
+
+@each(
+    "task, names, words",
+    [
+        (Classification(2), ("no", "yes"), r'data\.classes \(these are \["no", "yes"\]\)'),
+        (Classification(2), None, r"the classes .* give data\.classes, provided"),
+        (Huber(0.5, 1.0, 1.0), None, r"the scale of the labels .* give data\.label_range"),
+    ],
+)
+def test_what_is_read_off_the_labels_is_named(
+    task: Task, names: tuple[str, ...] | None, words: str
+) -> None:
+    data = replace(fed.data(40), task=task, class_names=names, fitted_labels=True)
+    with pytest.raises(ConfigError, match=words):
+        check_public(1.0, data)
+    check_public(1.0, replace(data, fitted_labels=False))
 
 
 def test_an_epsilon_that_cannot_be_had() -> None:

@@ -13,7 +13,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData, of_classes
-from vertizo.models.losses import Classification, NoisyLabelClassification, Task
+from vertizo.models.losses import Classification, NoisyLabelClassification, Regression, Task
 from vertizo.privacy.accounting import guarantee, label_advantage
 from vertizo.privacy.accounting.events import GaussianRelease, Releases
 from vertizo.privacy.clipping import relabelled
@@ -161,10 +161,11 @@ def check_public(epsilon: float, data: VerticalData) -> None:
     """Raise ConfigError if the classes or the scale of the labels are read off the labels."""
     if not data.fitted_labels:
         return
-    what, give = "scale of the labels", "data.label_range: [lowest, highest]"
-    if data.class_names is not None:
-        listed = json.dumps(data.class_names, ensure_ascii=False)
-        what, give = "classes", f"data.classes (these are {listed})"
+    what, give = "classes", "data.classes"
+    if isinstance(data.task, Regression):
+        what, give = "scale of the labels", "data.label_range: [lowest, highest]"
+    elif data.class_names is not None:
+        give += f" (these are {json.dumps(data.class_names, ensure_ascii=False)})"
     raise ConfigError(
         f"privacy.epsilon is {epsilon} but the {what} of {data.name} are read off its labels, so "
         f"that no ε would hold; give {give}, provided that everybody knows them without this file"
