@@ -118,8 +118,11 @@ def _compute(tokens: Tensor, encoder: text.Text, done: Path) -> None:
 
 
 def _batches(lengths: NDArray[np.int64], left: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Batch texts of about the same length, so that little padding is computed."""
-    order = left[np.argsort(lengths[left], kind="stable")]
+    """Batch texts of about the same length, the longest first: little padding is computed.
+
+    A batch has `TOKENS_AT_ONCE` tokens at most, padding included, or one text.
+    """
+    order = left[np.argsort(-lengths[left], kind="stable")]
     start = 0
     while start < len(order):
         size = max(1, TOKENS_AT_ONCE // max(1, int(lengths[order[start]])))
