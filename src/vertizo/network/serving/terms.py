@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
@@ -18,12 +18,14 @@ from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.sections.optimizer import REGULARIZERS
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.data.datasets.catalog import CATALOG
-from vertizo.data.record_split import ChosenRows
 from vertizo.methods.choice import METHODS
 from vertizo.network.serving.frames import Terms
 from vertizo.network.serving.options import JoinConfig
 from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
+
+if TYPE_CHECKING:
+    from vertizo.data.record_split import ChosenRows
 
 LARGEST_DIM = 2**16
 """Most numbers of a member's embedding."""
@@ -107,6 +109,8 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
 
 def chosen_rows(terms: Terms) -> ChosenRows | None:
     """The choice of records that train, validate and test; None if the terms leave it out."""
+    from vertizo.data.record_split import ChosenRows  # late: agents read terms without PyTorch
+
     text = json.loads(terms.settings).get("rows")
     return ChosenRows(text) if isinstance(text, str) else None
 
