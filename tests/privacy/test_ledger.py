@@ -16,6 +16,7 @@ from tests.rows import examples
 from vertizo.core.errors import (
     BudgetError,
     ConfigError,
+    ConflictError,
     RepeatedRecordError,
     UnknownPartyError,
     UnknownRecordError,
@@ -84,13 +85,15 @@ def test_a_loaded_ledger_goes_on() -> None:
 def test_secret_steps_come_in_order_and_end() -> None:
     """Every step is charged to every record, so that their number is all there is to count."""
     ledger = MemoryLedger(records=3, clients=1, share=COST, steps=3)
-    refused(1, BudgetError, ledger.begin_step, 1, match="secret step 1; 0 is the next")
+    refused(1, ConflictError, ledger.begin_step, 1, match="secret step 1; 0 is the next")
     for number in range(3):
         assert ledger.steps == number
         ledger.begin_step(number)
-    for number in (0, 2, 3):
-        words = "all 3 steps on secret samples were made"
-        refused(number, BudgetError, ledger.begin_step, number, match=words)
+    for number in (0, 2, 4):
+        words = f"secret step {number}; 3 is the next"
+        refused(number, ConflictError, ledger.begin_step, number, match=words)
+    words = "all 3 steps on secret samples were made"
+    refused(3, BudgetError, ledger.begin_step, 3, match=words)
     assert (ledger.steps, ledger.spent) == (3, 0)
     refused("none", BudgetError, MemoryLedger(records=3, clients=1, share=COST).begin_step, 0)
 

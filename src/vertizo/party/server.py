@@ -221,11 +221,13 @@ class ServerParty(Stateful):
             side.plan.commit(answers)
         except RefusedError as error:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
+        sent: Replies = []
         for answer in answers:
             peer = Peer(answer.number + 1, answer.query, answer.reply)
             peer.full = self._peers[answer.client].full
             self._peers[answer.client] = peer
-        return [(answer.client, answer.reply) for answer in answers]
+            sent.append((answer.client, answer.reply))
+        return sent
 
     @property
     def largest_frame(self) -> int:
