@@ -31,7 +31,7 @@ def refused(
 
 @contextmanager
 def one_line(
-    error: type[Exception], *words: str, match: str = "", case: object = ""
+    error: type[Exception], *words: str, match: str | None = None, case: object = ""
 ) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Something within raises that error; its text is one line, with all these words in it."""
     with pytest.raises(error, match=match) as caught:
