@@ -38,7 +38,9 @@ class Uploads(Stateful):
     def take_in(self, upload: Upload, rows: int, *, keep: bool) -> bool:
         """Count a checked piece, and keep it if asked to; return whether any row was missing."""
         client, purpose = upload.client, upload.purpose
-        there = self._there.setdefault((client, purpose), torch.zeros(rows, dtype=torch.bool))
+        there = self._there.get((client, purpose))
+        if there is None:
+            there = self._there[client, purpose] = torch.zeros(rows, dtype=torch.bool)
         is_new = not bool(there[upload.ids].all())
         there[upload.ids] = True
         if keep:

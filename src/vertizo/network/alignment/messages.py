@@ -256,7 +256,10 @@ class MemberSet:
             raise MalformedError("two of its own elements are one record")
 
     def finish(self) -> None:
-        """Note that all was sent; ConflictError if pieces lack, MalformedError if one is twice."""
+        """Note that everything was sent.
+
+        ConflictError if pieces are missing, MalformedError if an element came twice.
+        """
         if self.waits:
             return
         own, raised = self.own, self.raised

@@ -112,7 +112,10 @@ class PredictingService(MemberService):
         return len(self._sent) == len(self.members)
 
     def logits(self) -> Tensor:
-        """Logits [records, outputs] in the order of keys; RefusedError if embeddings lack."""
+        """Logits of the new records in the order of keys, [records, outputs].
+
+        RefusedError before all embeddings are there.
+        """
         return logits_of(self._party, self._model.raw_head, self._model.name)
 
     def _refuse(self, client: int, words: str) -> None:

@@ -1,8 +1,8 @@
 """The label holder's side of a job: a service that members ask.
 
 It holds the server party, keeps on disk what a restart needs, and knows nothing of sockets: the
-transport vouches for who asks. Everything happens inside one lock, one ask at a time. Members that
-were not answered, since the process was killed, ask again.
+transport vouches for who asks. Everything happens inside one lock, one ask at a time. A process
+that is killed and started again computes the same state, and members without an answer ask again.
 
 The phases of a job are those of `vertizo.run.loop.job_state`; before and after them, the service:
 

@@ -50,8 +50,8 @@ class Stream:
         if not self.is_taken:
             metadata = self._call.initial_metadata()  # returns as well without a connection
             if metadata and self._call.is_active():
-                self.is_taken = True
                 self._said(metadata)
+                self.is_taken = True
         while True:
             try:
                 answer = self._answers.get(timeout=WAIT_SECONDS)

@@ -225,7 +225,10 @@ def calibrate(
 
 
 def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: float) -> float:
-    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP."""
+    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP.
+
+    The root is searched on a coarse grid of privacy losses and then checked on the fine one.
+    """
     from scipy.optimize import brentq
 
     def excess(log_noise: float, grid: float = COARSE) -> float:
