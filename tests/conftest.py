@@ -167,3 +167,19 @@ def mnist_root() -> Path:
     if not (root / "mnist" / "train-images-idx3-ubyte.gz").is_file():
         pytest.skip("VERTIZO_DATA names no folder with MNIST's files")
     return root
+
+
+class _NoPandas:
+    """Finds no pandas, as where it is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+
+@pytest.fixture
+def without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests install pandas, and Vertizo does not: pages must do without."""
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [_NoPandas, *sys.meta_path])

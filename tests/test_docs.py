@@ -249,6 +249,7 @@ def test_readme_is_short_and_without_marks() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("without_pandas")
 def test_readme_shows_what_its_lines_print(capsys: pytest.CaptureFixture[str]) -> None:
     """Up to two of the 143 records that are scored, on another processor."""
     _, lines, shown = FENCE.findall(README)[:3]

@@ -86,6 +86,7 @@ def test_noise_gives_a_method_that_declares_nothing_no_guarantee(folder: Path) -
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("without_pandas")
 def test_every_block_of_the_scikit_learn_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
