@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from vertizo.cli import log
 from vertizo.core.errors import ConfigError, Interrupted, UserError
-from vertizo.core.memory import ran_out
+from vertizo.core.memory import advice, ran_out
 from vertizo.core.plugins.imports import object_at
 from vertizo.core.plugins.wings import wings
 from vertizo.core.text.suggestions import nearest, question
@@ -179,7 +179,7 @@ def main() -> None:
         _end(f"{place} cannot be used: {error.strerror}", 2)
     except Exception as error:
         if ran_out(error):
-            _end("memory ran out; use a smaller model, a smaller batch_size or fewer processes", 2)
+            _end(advice(), 2)
         # Typer carries its own copy of click, whose errors have no public name.
         if not hasattr(error, "format_message"):
             raise

@@ -1,4 +1,4 @@
-"""Memory of this process: keep what is freed, ask how much is left, tell when it ran out."""
+"""Memory of this process: what is freed, how much is left, and what to do when it ran out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import mmap
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from vertizo.core import system
 
@@ -60,6 +61,27 @@ def ran_out(error: BaseException) -> bool:
     """
     words = ("DefaultCPUAllocator: ", "CUDA out of memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
+def of_card() -> tuple[float, float] | None:
+    """The most that this process has held of the card in use, and the card's memory, in GiB.
+
+    None where it has used no card.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.max_memory_reserved() / 2**30, torch.cuda.mem_get_info()[1] / 2**30
+
+
+def advice() -> str:
+    """The line of an error for memory that ran out, with what would fit."""
+    if (card := of_card()) is None:
+        return "memory ran out; use a smaller model, a smaller batch_size or fewer processes"
+    return (
+        f"the card's memory ran out: this run had {card[0]:.1f} of {card[1]:.1f} GiB; use a "
+        "smaller batch_size, a smaller model, precision bfloat16 or fewer runs on a card"
+    )
 
 
 def _of_system() -> int:

@@ -10,7 +10,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,8 @@ from vertizo.core import digests
 from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.core.version import VERSION
 from vertizo.data.datasets.catalog import ROOT_VARIABLE
-from vertizo.lab.processes import Inline, processes
+from vertizo.lab import cards
+from vertizo.lab.processes import Inline, Pool, processes
 from vertizo.lab.ray import gather
 from vertizo.run.experiment import Experiment
 from vertizo.run.results import checkpoint
@@ -71,6 +72,7 @@ class Processes:
     jobs: int | None
     """Number of runs at a time; None for one after the other in this process."""
     reused: bool = False
+    runs_per_card: int = cards.RUNS_PER_CARD
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """Begin or resume runs, each in its folder; those that are interrupted can be resumed.
@@ -82,9 +84,12 @@ class Processes:
             UserError: a run failed unforgiven; the others that were going are finished first.
         """
         calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
-        here = nullcontext(Inline[Run]())
-        with here if self.jobs is None else processes(self.jobs, reused=self.reused) as pool:
-            for ended in pool.make(calls):
+        pool: AbstractContextManager[Pool[Run]] = nullcontext(Inline[Run]())
+        if self.jobs is not None:
+            places = cards.places((run.config for run in runs), self.runs_per_card)
+            pool = processes(self.jobs, reused=self.reused, places=places)
+        with pool as going:
+            for ended in going.make(calls):
                 if ended is None:
                     yield None
                     continue
@@ -115,9 +120,10 @@ class RayCluster:
     address: str | None = None
     """The cluster's address; None for that in RAY_ADDRESS, or else a cluster of this machine."""
     jobs: int | None = None
-    """Number of runs at a time; None for as many as there are cores for."""
+    """Number of runs at a time; None for as many as there is room for."""
     notice: Callable[[str], None] = log.warning
     """Callback for a line that a run begins anew, since its process or machine was lost."""
+    runs_per_card: int = cards.RUNS_PER_CARD
 
     def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """Begin or resume runs on the cluster, as `Processes` does here.
@@ -146,9 +152,16 @@ class RayCluster:
         def lost(place: int, why: str) -> None:
             self.notice(f"note: {runs[place].folder}: {why}; it is begun anew")
 
-        cpus = max(run.config.threads for run in runs)
+        configs = [run.config for run in runs]
+        cpus = max(config.threads for config in configs)
         for ended in gather(
-            _elsewhere, calls(), cpus=cpus, address=self.address, at_once=self.jobs, lost=lost
+            _elsewhere,
+            calls(),
+            cpus=cpus,
+            address=self.address,
+            at_once=self.jobs,
+            runs_per_card=self.runs_per_card if any(map(cards.uses_card, configs)) else None,
+            lost=lost,
         ):
             if ended is None:
                 yield None

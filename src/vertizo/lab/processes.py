@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from multiprocessing.connection import wait as wait_for
 from typing import Any, Generic, TypeVar
 
 from vertizo.core.errors import RunError, UserError
+from vertizo.lab import cards
 
 KILLED = (
     "the process of a run was killed, by lack of memory perhaps; the same command goes on with "
@@ -30,15 +31,23 @@ Key = TypeVar("Key")
 class Pool(Generic[Key]):
     """A pool of running calls, each with a key; made by `processes`."""
 
-    def __init__(self, executor: ProcessPoolExecutor, room: int) -> None:
+    def __init__(
+        self, executor: ProcessPoolExecutor, room: int, places: Sequence[int] = ()
+    ) -> None:
         self._executor = executor
-        self.room = room
+        self.room = min(room, len(places)) if places else room
         self.going: dict[Future[Any], Key] = {}
+        self._free = [*places]
+        self._cards: dict[Future[Any], int] = {}
 
     def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
         """Begin a call. Ctrl-C reaches its process only through this process (`processes`)."""
+        card = self._free.pop(0) if self._free else None
         with _ctrl_c_waits():
-            self.going[self._executor.submit(_make, function, *arguments)] = key
+            future = self._executor.submit(_make, card, function, *arguments)
+        self.going[future] = key
+        if card is not None:
+            self._cards[future] = card
 
     def make(
         self, calls: Iterable[tuple[Key, Callable[..., Any], tuple[Any, ...]]]
@@ -56,6 +65,8 @@ class Pool(Generic[Key]):
                 return
             done, _ = wait(self.going, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in done:
+                if (card := self._cards.pop(future, None)) is not None:
+                    self._free.append(card)
                 yield self.going.pop(future), future
             yield None
 
@@ -64,7 +75,7 @@ class Inline(Pool[Key]):
     """A pool that makes each call in this process, as it is started."""
 
     def __init__(self) -> None:
-        self.going, self.room = {}, 1
+        self.going, self.room, self._cards = {}, 1, {}
 
     def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
         """Make the call now; a `UserError` is stored in its future."""
@@ -77,8 +88,13 @@ class Inline(Pool[Key]):
 
 
 @contextmanager
-def processes(jobs: int, *, reused: bool = False) -> Iterator[Pool[Any]]:
+def processes(
+    jobs: int, *, reused: bool = False, places: Sequence[int] = ()
+) -> Iterator[Pool[Any]]:
     """Yield a pool of processes that end with this process, for ``jobs`` calls at a time.
+
+    Each call has one of the ``places`` on graphics cards, and waits for a free one
+    (`vertizo.lab.cards`); none are needed where there are none.
 
     An exception inside interrupts the running calls once, on which a run leaves a checkpoint. A
     second Ctrl-C kills them. A `UserError` waits for them to finish. RunError if a process was
@@ -100,7 +116,7 @@ def processes(jobs: int, *, reused: bool = False) -> Iterator[Pool[Any]]:
         ) as executor,
     ):
         try:
-            yield Pool(executor, jobs)
+            yield Pool(executor, jobs, places)
         except BrokenProcessPool:
             raise RunError(KILLED) from None
         except UserError:  # of one call: those that are going are finished first
@@ -144,7 +160,8 @@ class _Call:
 _call = _Call()
 
 
-def _make(function: Callable[..., Any], *arguments: Any) -> Any:
+def _make(card: int | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    cards.take(card)
     return _call.make(function, *arguments)
 
 

@@ -40,6 +40,7 @@ def gather(
     cpus: int,
     address: str | None = None,
     at_once: int | None = None,
+    runs_per_card: int | None = None,
     lost: Callable[[int, str], None] = lambda place, why: None,
 ) -> Generator[tuple[int, Any] | None, None, None]:
     """Call a function on a cluster, each time in a process of its own.
@@ -56,20 +57,23 @@ def gather(
         cpus: number of cores reserved for each call.
         address: address of the cluster; None for that in the environment variable RAY_ADDRESS, or
             else a cluster of this machine that is started now.
-        at_once: most calls at a time; None for as many as the cluster has cores for.
+        at_once: most calls at a time; None for as many as the cluster has room for.
+        runs_per_card: calls at a time on each graphics card; None for calls that need none.
         lost: called with the place of a call that is made once more, and the reason.
 
     Raises:
-        ConfigError: Ray is not installed, or no machine has so many cores.
+        ConfigError: Ray is not installed, or no machine has so many cores, or a card.
         RunError: there is no such cluster, its head is lost, or vertizo is not installed there.
     """
     numbered = enumerate(calls)
     waiting: deque[tuple[int, tuple[Any, ...]]] = deque()  # those that are made once more
     repeated: set[int] = set()
     with connected(address) as ray:
-        room = _room(ray, cpus)
+        room = _room(ray, cpus, runs_per_card)
         head = _Head(ray, address)
-        remote = ray.remote(num_cpus=cpus, max_calls=1, max_retries=0)(function)
+        share = 1 / runs_per_card if runs_per_card else 0
+        once = ray.remote(num_cpus=cpus, num_gpus=share, max_calls=1, max_retries=0)
+        remote = once(function)
         going: dict[Any, tuple[int, tuple[Any, ...]]] = {}
         try:
             while True:
@@ -92,7 +96,7 @@ def gather(
                         result = RunError(f"{error} twice; {AGAIN}")
                     yield place, result
                 if head.answers_now() and repeated:
-                    room = _room(ray, cpus)  # a machine that is gone had cores
+                    room = _room(ray, cpus, runs_per_card)  # a machine that is gone had cores
                 yield None
         finally:
             for reference in going:
@@ -260,16 +264,22 @@ class _Head:
         )
 
 
-def _room(ray: Any, cpus: int) -> int:
-    """Count the calls for which the machines have cores; ConfigError if there is room for none."""
-    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    room = sum(each // cpus for each in cores)
-    if not room:
+def _room(ray: Any, cpus: int, runs_per_card: int | None) -> int:
+    """Count the calls for which the machines have room; ConfigError if there is room for none."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores = [int(machine.get("CPU", 0)) for machine in machines]
+    if not any(each // cpus for each in cores):
         raise ConfigError(
             f"threads is {cpus} but no machine of the cluster has more cores than "
             f"{max(cores, default=0)}"
         )
-    return room
+    rooms = [each // cpus for each in cores]
+    if runs_per_card is not None:
+        cards = (int(machine.get("GPU", 0)) * runs_per_card for machine in machines)
+        rooms = [*map(min, rooms, cards)]
+    if not sum(rooms):
+        raise ConfigError("device is 'cuda', but no machine of the cluster has a graphics card")
+    return sum(rooms)
 
 
 class _LostError(Exception):

@@ -77,4 +77,6 @@ def figures(progress: Progress) -> str:
         parts.append(progress.metric)
     parts.append(f"{progress.megabytes:,.1f} MB")
     parts.append("no ε" if progress.epsilon is None else f"ε {bound_text(progress.epsilon, 3)}")
+    if progress.card is not None:
+        parts.append(f"card {progress.card[0]:.1f} of {progress.card[1]:.0f} GiB")
     return " · ".join(parts)

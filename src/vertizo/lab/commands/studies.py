@@ -58,6 +58,8 @@ RayAddress = Annotated[
     str | None, option("Ray cluster to use. Default: one on this machine.", "HOST:PORT")
 ]
 
+RunsPerCard = Annotated[int, option("Runs at a time on each graphics card.", min=1)]
+
 
 def _check_engine(engine: EngineName, ray_address: str | None) -> None:
     """Raise a `ConfigError` for a Ray cluster's address without the Ray engine."""
@@ -97,6 +99,7 @@ def compare(
         int | None,
         option("Runs at a time. Default: 1, or what the Ray cluster has room for.", min=1),
     ] = None,
+    runs_per_card: RunsPerCard = 1,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     details: Details = False,
@@ -132,9 +135,9 @@ def compare(
     remarks = comparison.check(runs)
     errors = Console(stderr=True)
     workers = (
-        RayCluster(ray_address, jobs, lambda line: say(line, errors))
+        RayCluster(ray_address, jobs, lambda line: say(line, errors), runs_per_card)
         if engine == "ray"
-        else Processes(jobs or 1)
+        else Processes(jobs or 1, runs_per_card=runs_per_card)
     )
     say((f"note: {remark}" for remark in remarks), errors)
     with resumable(folder), bar("compare", "runs", errors) as show:
@@ -208,6 +211,7 @@ def tune(
     ] = None,
     pruner: Annotated[str, option("Rule that stops bad trials.", "median|halving|none")] = "median",
     jobs: Annotated[int, option("Trials at a time.", min=1)] = 1,
+    runs_per_card: RunsPerCard = 1,
     seed: Annotated[int, option("Seed of the search; runs have their own.", min=0)] = 0,
     timeout: Annotated[
         float | None, option("Start no trial after this time.", "SECONDS", min=0)
@@ -238,6 +242,7 @@ def tune(
             pruner=pruner,  # type: ignore[arg-type]
             seed=seed,
             jobs=jobs,
+            runs_per_card=runs_per_card,
             timeout=timeout,
             total_epsilon=total_epsilon,
         )
@@ -336,6 +341,7 @@ def reproduce(
     settings: Settings = None,
     out: StudyFolder = None,
     jobs: Annotated[int | None, option("Runs at a time. Default: one per core.", min=1)] = None,
+    runs_per_card: RunsPerCard = 1,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     as_json: AsJson = False,
@@ -365,13 +371,14 @@ def reproduce(
         order = Order(
             folder=folder,
             # No figure here is a peak memory, so several runs may share a process.
-            engine=RayCluster(ray_address, jobs, lambda line: say(line, errors))
+            engine=RayCluster(ray_address, jobs, lambda line: say(line, errors), runs_per_card)
             if engine == "ray"
-            else Processes(jobs or cores, reused=True),
+            else Processes(jobs or cores, reused=True, runs_per_card=runs_per_card),
             seeds=seeds,
             overrides=tuple(settings or ()),
             report=show,
             jobs=jobs or cores,
+            runs_per_card=runs_per_card,
         )
         found = kinds.run(chosen, order)
     conclude(

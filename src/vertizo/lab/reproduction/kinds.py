@@ -56,7 +56,8 @@ def run_attacks(study: AttackConfig, order: Order) -> Outcome:
         for name in study.columns
         for seed in seeds
     }
-    done, by = results(tasks, order.folder, order.jobs, order.report)
+    per_card = order.runs_per_card
+    done, by = results(tasks, order.folder, order.jobs, order.report, runs_per_card=per_card)
     lines, figures = [], []
     for row in study.rows.values():
         for method in row.methods:
@@ -114,7 +115,8 @@ def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
         for label, found in made.items()
         for place, each in enumerate(found.finished)
     }
-    done, by = results(tasks, order.folder, order.jobs, order.report)
+    per_card = order.runs_per_card
+    done, by = results(tasks, order.folder, order.jobs, order.report, runs_per_card=per_card)
     lines, figures = [], []
     for label, row in study.rows.items():
         seeds = [done[key] for key in tasks if key[0] == label]

@@ -19,7 +19,7 @@ from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import Interrupted, UserError
 from vertizo.core.names import CONTROLS
-from vertizo.lab import comparison, made_by
+from vertizo.lab import cards, comparison, made_by
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import Engine, Run
 from vertizo.lab.processes import processes
@@ -50,6 +50,7 @@ class Order:
     report: Callable[[Standing], None] | None = None
     jobs: int = 1
     """Number of tasks at a time that are no training runs."""
+    runs_per_card: int = cards.RUNS_PER_CARD
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ def results(
     report: Callable[[Standing], None] | None = None,
     *,
     reused: bool = False,
+    runs_per_card: int = cards.RUNS_PER_CARD,
 ) -> tuple[dict[Key, Figures], dict[str, Any]]:
     """Do the tasks that are left, each in a fresh process, and keep their figures in a folder.
 
@@ -186,7 +188,9 @@ def results(
     finished = len(tasks) - len(left)
     calls = ((task.file(folder), _timed, (task.function, task.arguments)) for task in left)
     try:
-        with processes(jobs, reused=reused) as pool:
+        given = (argument for task in left for argument in task.arguments)
+        places = cards.places(given, runs_per_card)
+        with processes(jobs, reused=reused, places=places) as pool:
             for ended in pool.make(calls):
                 if ended is not None:
                     file, future = ended

@@ -26,6 +26,7 @@ from vertizo.core import digests
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.text import strict_json
 from vertizo.data.vertical import VerticalData
+from vertizo.lab import cards
 from vertizo.lab.comparison import Standing
 from vertizo.lab.engines import check_jobs, share_done
 from vertizo.lab.processes import Inline, Pool, processes
@@ -59,6 +60,7 @@ class Options:
     seed: int = 0
     """Seed of the proposals; every trial's run has the configured seed."""
     jobs: int = 1
+    runs_per_card: int = cards.RUNS_PER_CARD
     timeout: float | None = None
     """Seconds after which no trial is begun any more; None for no limit."""
     total_epsilon: float | None = None
@@ -196,7 +198,8 @@ class _Search:
         """Make all trials that are left: in this process, or several at a time in others."""
         if self._options.jobs > 1:
             make_there = partial(_in_child, replace(self.study))  # of which nothing is open
-            with processes(self._options.jobs, reused=True) as pool:
+            places = cards.places([self.plan.config], self._options.runs_per_card)
+            with processes(self._options.jobs, reused=True, places=places) as pool:
                 self._drive(pool, make_there, show)
             return
 

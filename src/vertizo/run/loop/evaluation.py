@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vertizo.core.errors import NonFiniteError, RunError
+from vertizo.core.memory import of_card
 from vertizo.core.system import peak_memory
 from vertizo.core.version import VERSION
 from vertizo.models.losses import MultiLabel, Regression
@@ -166,6 +167,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "finished": now(),
         "seconds": seconds,
         "peak_memory_mib": peak_memory(),
+        **({} if (card := of_card()) is None else {"card_memory_mib": 1024 * card[0]}),
         "parameters": {"server": party.side.model.parameters.numel()},
         "learning_rates": {"server": party.side.learning_rate},
         "staleness": {"mean": party.staleness.read().mean, "max": party.staleness.largest},

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
+from vertizo.core.memory import of_card
 from vertizo.core.state import Stateful
 from vertizo.models.base import State, copied
 from vertizo.run.loop.callbacks import NOBODY, Listeners, Tracked
@@ -50,6 +51,8 @@ class Progress:
     """The last evaluation's figure that models are chosen by, as text; None before it."""
     epsilon: float | None
     """ε of the whole run; None without a guarantee."""
+    card: tuple[float, float] | None = None
+    """GiB of a card that the run has held at most, and that it has; None where none is used."""
 
 
 @dataclass(repr=False)
@@ -208,8 +211,9 @@ class Training(Stateful):
         loss = meter.loss / meter.records if meter.records else None
         metric = summary_figures.metric_text(scores)
         here, megabytes = self._job.party.round, (traffic.up + traffic.down) / 1e6
-        of_all = self._job.statement.epsilon
-        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, metric, of_all)
+        of_all, card = self._job.statement.epsilon, of_card()
+        done = here, self._job.rounds, self._seconds, megabytes
+        return Progress(*done, loss, metric, of_all, card)
 
     def _evaluate(self) -> None:
         """Score the evaluation under way; one during training also becomes a row of the metrics."""

@@ -43,7 +43,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         heads = [("head", f"raw, {head['kind']}")]
     staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     mechanism = summary.get("mechanism", "none")
-    memory = summary.get("peak_memory_mib")
+    memory, card = summary.get("peak_memory_mib"), summary.get("card_memory_mib")
     return [
         *lines,
         *heads,
@@ -57,6 +57,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("bytes down", size_text(summary["bytes_down"])),
         ("staleness", f"mean {staleness['mean']:.0f}, max {staleness['max']}"),
         *([] if memory is None else [("peak memory", f"{memory:,.0f} MiB")]),
+        *([] if card is None else [("card's memory", f"{card:,.0f} MiB")]),
         *([] if mechanism == "none" else [("mechanism", mechanism)]),
         ("privacy", privacy_text(summary["privacy"])),
         *([] if advantage is None else [("label advantage", label_advantage.text(advantage))]),
