@@ -25,7 +25,7 @@ TRITON = src/vertizo/core/arrays/fused.py
 ROOMS ?= tests
 BUDGET ?= 90
 
-.PHONY: demo test test-all test-rooms fresh lint style types doctest check lowest docs bench bench-network install pins sbom audit clean
+.PHONY: demo test test-all test-rooms test-triton fresh lint style types doctest check lowest docs bench bench-network install pins sbom audit clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
@@ -42,6 +42,10 @@ test-all: $(WITH_TESTS)  ## the gate and the full tier
 test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS="tests/privacy tests/run" BUDGET=600
 	@echo "The full tier of $(ROOMS): as much as begins within $(BUDGET) seconds, and nothing that takes minutes."
 	$(PYTEST) -m "full and not long" --budget $(BUDGET) $(ROOMS) || test $$? = 5  # no test of these rooms is full
+
+test-triton: $(WITH_TESTS)  ## kernels of a card, by Triton's interpreter; installs Triton, 300 MB
+	$(INSTALL) triton
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/zeroth_order/test_card_directions.py
 
 fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest versions
 	@echo "Freshness: pages against results files, a sample of reruns, the lowest versions. Six minutes on two cores."

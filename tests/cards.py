@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 from vertizo.core import arrays
+from vertizo.core.arrays import card
 
 on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+TRITON = pytest.param(
+    "triton", marks=pytest.mark.skipif(not INTERPRETED, reason="for make test-triton")
+)
+"""The processor, on which Triton's kernels are interpreted."""
 DEVICES = ["cpu", pytest.param("cuda", marks=on_a_card)]
 LIKE_A_CARD = pytest.param("like a card", marks=pytest.mark.full)
 """See `as_on_a_card`."""
+
+
+def placed(device: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """PyTorch's device for one of `DEVICES` or `TRITON`."""
+    if device == "triton":
+        monkeypatch.setattr(card, "_fused", lambda seed: card._triton())
+    return "cpu" if device == "triton" else device
 
 
 @contextmanager

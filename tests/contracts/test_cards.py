@@ -45,8 +45,10 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(method: str, timing: str, update: str | None, plan: str) -> Federation:
-    changes = {"codecs.up": {"name": "none"}, **PLANS[plan]}
+def made(
+    method: str, timing: str, update: str | None, plan: str, device: str = "cpu"
+) -> Federation:
+    changes = {"codecs.up": {"name": "none"}, "device": device, **PLANS[plan]}
     if (update or METHODS[method].server_update) in ESTIMATED:
         changes["server.smoothing"] = 0.1
     if "smoothing" in METHODS[method].model_fields:

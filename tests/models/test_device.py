@@ -31,7 +31,8 @@ from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, Secret
 from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
 from vertizo.privacy.noise.mechanisms import SeededNoise
 from vertizo.run.build.models import client_model
-from vertizo.zeroth_order.directions import KEEP_UP_TO, Directions
+from vertizo.zeroth_order.card_directions import directions_of
+from vertizo.zeroth_order.directions import KEEP_UP_TO
 
 MODULES = {
     "mlp": (lambda: mlp(12, [7], 5, final_relu=False), torch.randn(6, 12)),
@@ -131,7 +132,8 @@ def served(make: Callable[[], nn.Module], inputs: Tensor, device: str) -> dict[s
     noise = SeededNoise(root.child("noise"), clip_norm=0.5, noise_std=0.1)
     sampler = SeededSampler(root.child("samples"))
     size = sum(part.numel() for part in make().parameters())
-    law = Directions("scaled-sphere", size, root.child("server"))
+    there = torch.zeros(size, device="meta" if device == "meta" else "cpu")
+    law = directions_of(there, "scaled-sphere", root.child("server"))
     batch = {"batch_size": len(inputs)}
     updates: dict[str, Callable[[], ServerUpdate]] = {
         "sgd": lambda: FirstOrder(Sgd(0.01, momentum=0.9), **batch),

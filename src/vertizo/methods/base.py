@@ -103,6 +103,8 @@ class ClientPair:
     table_of: Callable[[Tensor], Tensor | None] = lambda features: None
     """Training records → a table of which both get a `Selected` in place of a batch; None where
     they want the batch."""
+    forget: Callable[[], None] = lambda: None
+    """Drops what was prepared for tensors that a loaded state may have replaced."""
 
 
 class Outcome(NamedTuple):
@@ -140,8 +142,13 @@ class Method(Chosen):
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         """Make errors in the steps of a method from outside this package one line."""
         super().__pydantic_init_subclass__(**options)
-        if not cls.__module__.startswith("vertizo."):
+        if cls.is_foreign():
             report_steps(cls)
+
+    @classmethod
+    def is_foreign(cls) -> bool:
+        """Whether it comes from outside this package: nobody knows what its steps keep then."""
+        return not cls.__module__.startswith("vertizo.")
 
     paper: ClassVar[str] = ""
     """The paper that it comes from, in one line."""

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from vertizo.core.arrays import graphs, philox
 from vertizo.core.names import LawName
+from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Method, Outcome
 from vertizo.models.base import Points
@@ -77,11 +79,16 @@ class Czofo(Method):
     def drawn(self, shared: Stream, number: int, embeddings: Tensor) -> tuple[Tensor, float]:
         """The directions ``u_j`` of query ``number`` about embeddings [batch, d_h], and φ."""
         batch, dimension = embeddings.shape
-        seed = shared.seed(number)
         shape = self.num_directions, batch, dimension
-        if not embeddings.is_cpu:
-            return card_record_directions(self.directions, *shape, seed, embeddings.device)
-        return record_directions(self.directions, *shape, seed)
+        if embeddings.is_cpu:
+            return record_directions(self.directions, *shape, shared.seed(number))
+        place = graphs.fed(
+            lambda n: philox.signed(shared.seed(n)),
+            number,
+            device=embeddings.device,
+            dtype=torch.int64,
+        )
+        return card_record_directions(self.directions, *shape, place)
 
     def ask(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
         """``h``, [1, batch, d_h]."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 import numpy as np
 
 from vertizo.core import kernels
-from vertizo.core.arrays import Scalar
+from vertizo.core.arrays import Scalar, graphs
 from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.state import Stateful
 
@@ -42,7 +42,7 @@ def is_plain(vector: Tensor) -> bool:
 class Gradient(Protocol):
     """A direction of descent that can be added to a vector."""
 
-    def add_to(self, vector: Tensor, scale: float) -> None:
+    def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · gradient``, in place."""
 
     def held(self) -> tuple[Tensor, Scalar] | None:
@@ -58,7 +58,7 @@ class Dense:
 
     vector: Tensor
 
-    def add_to(self, vector: Tensor, scale: float) -> None:
+    def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · gradient``, in place."""
         add(vector, self.vector, scale)
 
@@ -132,7 +132,12 @@ class _Descent(Optimizer):
         self.weight_decay, self._decay, self._steps = weight_decay, decay, 0
         self.penalty = penalty
 
+    def _rate_on_card(self, device: torch.device) -> Scalar:
+        rate: Scalar = graphs.fed(self._next_rate, device=device)
+        return rate
+
     def _next_rate(self) -> float:
+        """The rate of the next step, which begins here."""
         share = 1.0 if self._decay is None else self._decay.share(self._steps)
         self._steps += 1
         return self.learning_rate * share
@@ -161,7 +166,8 @@ class Sgd(_Descent):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        rate, decayed = self._next_rate(), self.weight_decay
+        place, decayed = parameters.device, self.weight_decay
+        rate = self._next_rate() if parameters.is_cpu else self._rate_on_card(place)
         penalty = self.penalty
         penalised = None if penalty is None else penalty.gradient(parameters, gradient)
         if not self.momentum:
@@ -177,7 +183,7 @@ class Sgd(_Descent):
         if usual and held is not None and is_plain(parameters) and is_plain(held[0]):
             numbers, factor = held[0], float(held[1])
             own, moved = parameters.numpy(), velocity.numpy()
-            kernels.descend(own, moved, numbers.numpy(), self.momentum, factor, rate)
+            kernels.descend(own, moved, numbers.numpy(), self.momentum, factor, float(rate))
             return
         velocity.mul_(self.momentum)
         gradient.add_to(velocity, 1.0)
@@ -214,7 +220,8 @@ class Adam(_Descent):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        rate, (beta1, beta2) = self._next_rate(), self.betas
+        place, (beta1, beta2) = parameters.device, self.betas
+        rate = self._next_rate() if parameters.is_cpu else self._rate_on_card(place)
         self._mean = mean = _beside(parameters, self._mean)
         self._square = square = _beside(parameters, self._square)
         dense = torch.zeros_like(parameters)
@@ -227,13 +234,21 @@ class Adam(_Descent):
             penalised.add_to(parameters, -rate)
         if self.weight_decay:
             parameters.mul_(1 - rate * self.weight_decay)
-        scale = (square / (1 - beta2**self._steps)).sqrt_().add_(ADAM_FLOOR)
-        parameters.addcdiv_(mean, scale, value=-rate / (1 - beta1**self._steps))
+        missing = graphs.fed(lambda: 1 - beta1**self._steps, device=place)  # by starting from zero
+        missing_square = graphs.fed(lambda: 1 - beta2**self._steps, device=place)
+        scale = (square / missing_square).sqrt_().add_(ADAM_FLOOR)
+        if isinstance(rate, torch.Tensor):
+            parameters.sub_(mean / scale * (rate / missing))
+        else:
+            parameters.addcdiv_(mean, scale, value=-rate / missing)
 
 
 def _beside(parameters: Tensor, held: Tensor | None) -> Tensor:
     """An optimiser's vector on the parameters' device; a checkpoint's comes on the CPU."""
-    return torch.zeros_like(parameters) if held is None else held.to(parameters.device)
+    if held is None:
+        graphs.eager_only("an optimiser makes its first step")
+        return torch.zeros_like(parameters)
+    return held.to(parameters.device)
 
 
 class RandomUpdates(Optimizer):
@@ -250,5 +265,8 @@ class RandomUpdates(Optimizer):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of the gradient's length in a random direction."""
-        self._inner.step(parameters, self._draw(self._steps, gradient.norm()))
+        self._inner.step(parameters, self._draw(graphs.each_call(self._next), gradient.norm()))
+
+    def _next(self) -> int:
         self._steps += 1
+        return self._steps - 1

@@ -12,6 +12,8 @@ from torch.nn.parameter import is_lazy
 
 from vertizo.core.errors import ConfigError, VertizoError
 
+OURS = "torch.nn.", "vertizo."
+"""Where layers come from whose code is known."""
 BatchNorm = nn.modules.batchnorm._BatchNorm
 COMPARED = 2**16
 """Most numbers of a buffer whose values are compared; of others PyTorch's counter of changes is."""
@@ -78,13 +80,22 @@ def check(module: nn.Module, *, batch_norm: bool) -> None:
         )
 
 
+def is_same_in_training(module: nn.Module) -> bool:
+    """Whether a module is known to do the same in training mode as in evaluation mode.
+
+    Then its layers are PyTorch's or ours, and none keeps a buffer or acts differently.
+    """
+    known = all(type(part).__module__.startswith(OURS) for part in module.modules())
+    return known and not other_in_training(module) and next(module.buffers(), None) is None
+
+
 def other_in_training(module: nn.Module) -> list[str]:
-    """Names of the layer classes that act differently in training: dropout, batch normalisation."""
+    """Names of the layer classes that act differently in training, such as dropout."""
     kinds = set()
     for part in module.modules():
         share = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0)
         is_random = isinstance(share, float) and share > 0
-        if is_random or isinstance(part, BatchNorm):
+        if is_random or isinstance(part, BatchNorm | nn.RReLU):
             kinds.add(type(part).__name__)
     return sorted(kinds)
 

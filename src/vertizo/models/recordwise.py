@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.func import functional_call
 
+from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import DIFFERENCE, HeldGradients, Points, Pullback
 from vertizo.models.parts import failing, first_line, flatten, user_code_errors
@@ -184,6 +185,7 @@ class RecordwiseModel(TorchModel):
 
     def _each(self, asked: _Asked, rows: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
         """Ask about every record; each part is [records, ...], on the device of results."""
+        graphs.eager_only("a model of your own is asked about each record apart")
         if not len(rows):
             blank = [part.new_zeros(1, *part.shape[1:]) for part in (rows, *more)]
             return tuple(part[:0] for part in self._each(asked, *blank))

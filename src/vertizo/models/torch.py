@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.base import (
@@ -32,6 +33,7 @@ from vertizo.models.parts import (
     failing,
     first_line,
     flatten,
+    is_same_in_training,
     trained,
     user_code_errors,
 )
@@ -111,7 +113,7 @@ class TorchModel(DifferentiableModel):
         self._weights = {name: known[name] for name in own}
         self._frozen = {name: part for name, part in known.items() if name not in self._weights}
         self._buffers = Buffers(module)
-        self._training = training
+        self._training = None if is_same_in_training(module) else training
         self._made: dict[str, Tensor] = {}
         """Buffers as the last training pass left them."""
         self._widths: dict[torch.Size, int] = {}
@@ -272,6 +274,7 @@ class TorchModel(DifferentiableModel):
         if self._training is None:
             yield
             return
+        graphs.eager_only("a model in training mode draws anew in each pass")
         self.module.train()
         try:
             with self._training.torch_default(number, self.parameters.device):

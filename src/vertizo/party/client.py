@@ -189,6 +189,10 @@ class ClientParty(Stateful):
         self._open = None
         self.answered += 1
 
+    def restored(self) -> None:
+        """Forget what was prepared for tensors that a loaded state has replaced."""
+        self.pair.forget()
+
     @property
     def open_ids(self) -> Tensor | None:
         """The records of the open query; None where there is none."""

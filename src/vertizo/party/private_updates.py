@@ -88,8 +88,7 @@ class PrivateSgd(StepCountingUpdate, Noised):
 
     def step(self, model: ServerModel, evaluation: Evaluation, *_: Tensor) -> None:
         """One step along the clipped, noised gradient of the batch."""
-        self.steps += 1
-        self._descend(model, evaluation, self.steps - 1, self.batch_size)
+        self._descend(model, evaluation, self._next_step(), self.batch_size)
 
 
 @dataclass(eq=False)
@@ -109,12 +108,12 @@ class PrivateZerothOrder(StepCountingUpdate, Noised):
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
         """One step along a random direction, by the noised slope."""
-        direction, smoothing = self.directions.draw(self.steps), self.smoothing
+        step, smoothing = self._next_step(), self.smoothing
+        direction = self.directions.draw(step)
         offsets, weights = (smoothing, -smoothing), evaluation.weights
         plus, minus = model.losses_along(joined, labels, direction, offsets, weights)
         slopes = clip(two_point(plus, minus, smoothing), self.noise.clip_norm)
-        noised = self.noise.sum(self.steps, slopes.unsqueeze(1))
-        self.steps += 1
+        noised = self.noise.sum(step, slopes.unsqueeze(1))
         slope = arrays.scalars(noised)[0] / self.batch_size
         self.optimizer.step(model.parameters, estimate(direction, slope))
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core import arrays
+from vertizo.core.arrays.graphs import Graphed
 from vertizo.core.errors import (
     ConflictError,
     OtherRoundError,
@@ -26,7 +27,6 @@ from vertizo.party.metrics import Scores
 from vertizo.party.private_updates import Schedule, SecretSgd
 from vertizo.party.scoring import Scoring
 from vertizo.party.server_model import ServerSide
-from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
 from vertizo.privacy.labels.private_labels import LabelMaker
 from vertizo.privacy.noise.mechanisms import NoiseSource
@@ -107,7 +107,7 @@ class ServerParty(Stateful):
         side, dims = self.side, self.side.table.dims
         self.round = 0
         """Server steps made: queries answered, or synchronous rounds completed."""
-        self.staleness, self.clients = Staleness(), len(dims)
+        self.staleness, self.clients = side.staleness, len(dims)
         self._order: wire.Order | None = self._named if self.known else None
         self._secret_steps = 0
         self._is_final = False
@@ -123,6 +123,9 @@ class ServerParty(Stateful):
         tolerant, device = side.plan.tolerant, side.table.device
         self._checks = QueryChecks(*sizes, self.bound, tolerant, self.received, device)
         self.watch = self._checks.watch
+        self._graphed: Graphed[tuple[int, ...]] | None = None
+        if side.table.is_on_card and not side.method.is_foreign():
+            self._graphed = Graphed(self._graph, "the label holder's answer", device)
         self._max_body = self._checks.largest_body(self.up)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
@@ -209,8 +212,10 @@ class ServerParty(Stateful):
             self.received[asked.client].learn(asked.ids, asked.embeddings.cpu())
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
-            replies = side.answer(queries, self.round)
-        self.staleness.add_ages(*side.table.ages(ids, self.round))
+            if self._graphed is None:
+                replies = side.answer(queries, self.round)
+            else:
+                replies = self._by_graph(self._graphed, queries)
         answers = []
         for reply in replies:
             query = self._peers[reply.client].query if frame is None else frame
@@ -228,6 +233,22 @@ class ServerParty(Stateful):
             self._peers[answer.client] = peer
             sent.append((answer.client, answer.reply))
         return sent
+
+    def _by_graph(self, graphed: Graphed[tuple[int, ...]], queries: Sequence[Query]) -> list[Reply]:
+        """Answer on a card, by a graph for those clients and the sizes of their queries."""
+        clients, tensors = tuple(query.client for query in queries), [queries[0].ids]
+        numbers = [self.round, *(query.number for query in queries)]
+        found = graphed(clients, numbers, tensors + [query.embeddings for query in queries])
+        pairs = zip(queries, found, strict=True)
+        return [Reply(query.client, query.number, values) for query, values in pairs]
+
+    def _graph(
+        self, clients: tuple[int, ...], numbers: Sequence[int], tensors: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        ids, *embeddings = tensors
+        asked = zip(clients, numbers[1:], embeddings, strict=True)
+        queries = [Query(client, number, ids, sent) for client, number, sent in asked]
+        return tuple(reply.values for reply in self.side.answer(queries, numbers[0]))
 
     @property
     def largest_frame(self) -> int:
@@ -396,7 +417,12 @@ class ServerParty(Stateful):
             self.side.learn(labels)
 
     def restored(self) -> None:
-        """Take in again the queries that wait for others of their synchronous round."""
+        """Take in again the queries that wait for others of their synchronous round.
+
+        Graphs are forgotten: the state may have replaced tensors that they use.
+        """
+        if self._graphed is not None:
+            self._graphed.forget()
         self._open = [
             self._checks.accept(wire.decode(peer.query, self.up, Query, order=self._order))
             for peer in self._peers

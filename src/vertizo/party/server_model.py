@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core import arrays
-from vertizo.core.arrays import Scalar
+from vertizo.core.arrays import Scalar, graphs
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
@@ -21,7 +21,7 @@ from vertizo.models import base
 from vertizo.models.base import DifferentiableModel, Model, Points, RecordGradients
 from vertizo.models.losses import RecordLosses, Task, WeightedLosses
 from vertizo.models.optimizers import Dense, Optimizer
-from vertizo.party.table import EmbeddingTable
+from vertizo.party.table import EmbeddingTable, Staleness
 from vertizo.privacy.plan import Plan
 from vertizo.protocol.messages import Query, Reply
 from vertizo.zeroth_order.directions import Direction, Directions
@@ -160,19 +160,28 @@ class TrainingMeter(Stateful):
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
         losses, correct = evaluation.losses[-1], evaluation.correct()
-        self.records += len(losses)
         if isinstance(correct, Tensor):
+            graphs.each_call(partial(self._count, len(losses)))
             if self._unread is None:
+                graphs.eager_only("sums begin")
                 self._unread = losses.new_zeros(2, dtype=torch.float64)
             self._unread[0].add_(losses.sum())
             self._unread[1].add_(correct)
         else:
+            self.records += len(losses)
             self.loss += float(np.add.reduce(losses.numpy()))
             self.correct += correct
+
+    def _count(self, count: int) -> None:
+        self.records += count
 
     def state(self) -> dict[str, Any]:
         """The sums, with what is on a card; this waits for it."""
         return super(TrainingMeter, self.read()).state()
+
+    def restored(self) -> None:
+        """Forget what is unread on a card: it is not of the state."""
+        self._unread = None
 
     def read(self) -> TrainingMeter:
         """Add what is on a card to the sums, and return them; this waits for it."""
@@ -226,6 +235,14 @@ class StepCountingUpdate(Optimised):
     STATE = ("steps",)
     steps = 0
 
+    def _next_step(self) -> int:
+        """The number of the next step, which begins here."""
+        return graphs.each_call(self._count_step)
+
+    def _count_step(self) -> int:
+        self.steps += 1
+        return self.steps - 1
+
 
 @dataclass(eq=False)
 class FirstOrder(Optimised):
@@ -263,8 +280,7 @@ class ZerothOrder(StepCountingUpdate):
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
         """One step along a random direction, by the slope of the losses."""
-        direction, smoothing = self.directions.draw(self.steps), self.smoothing
-        self.steps += 1
+        direction, smoothing = self.directions.draw(self._next_step()), self.smoothing
         offsets = (smoothing,) if self.forward else (smoothing, -smoothing)
         found = model.losses_along(joined, labels, direction, offsets, evaluation.weights)
         losses = [self._mean(each) for each in found]
@@ -301,6 +317,7 @@ class ServerSide:
     head_weights: Tensor | None = None
     """How much each record counts in the fit of a raw head, by its class and its own weight."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
+    staleness: Staleness = field(default_factory=Staleness)
 
     def __post_init__(self) -> None:
         self._steps = self.method.server_steps
@@ -312,7 +329,7 @@ class ServerSide:
             self.weights = self.weights.to(self.table.device)
 
     def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        """One round, numbered from 1: store, join, evaluate, release, meter, step.
+        """One round, numbered from 1: store, join, evaluate, release, meter, step, note ages.
 
         On one query (asynchronous), or one of every client on one batch (synchronous).
         """
@@ -354,6 +371,7 @@ class ServerSide:
             self.update.step(model, evaluation, joined, labels)
             if method.as_pytorch:
                 model.settle()
+        self.staleness.add_ages(*self.table.ages(ids, round_))
         return replies
 
     def learn(self, labels: Tensor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core import arrays, kernels, memory
-from vertizo.core.arrays import Scalar, card, storage
+from vertizo.core.arrays import Scalar, card, graphs, storage
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join
 from vertizo.core.state import Stateful
@@ -77,15 +78,18 @@ class EmbeddingTable(Stateful):
         """Move record IDs to where the table is."""
         return arrays.here(ids, self.device)
 
-    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: Scalar) -> None:
+    def _stamp(self, round_: int) -> Tensor:
+        """The number of a round on a card, int32 of no dimension."""
+        stamp: Tensor = graphs.fed(int, round_, device=self.device, dtype=torch.int32)
+        return stamp
+
+    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
         if self.is_on_card:
-            places, stamp = self.here(ids), torch.as_tensor(round_, dtype=torch.int32)
+            places = self.here(ids)
             card.put_rows(self.values, places, self.here(embeddings), self._start[client])
-            stamps = self.here(stamp).expand(len(ids), 1)
-            card.put_rows(self.refreshed, places, stamps, client)
+            card.put_rows(self.refreshed, places, self._stamp(round_).expand(len(ids), 1), client)
             return
-        assert isinstance(round_, int), "on the processor"
         rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
         kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
@@ -96,8 +100,7 @@ class EmbeddingTable(Stateful):
         The client that asked has stored its entry in this round, so that its age, 0, is left out.
         """
         if self.is_on_card:
-            now = self.here(torch.as_tensor(round_, dtype=torch.int32))
-            found, oldest = card.ages(self.refreshed, self.here(ids), now)
+            found, oldest = card.ages(self.refreshed, self.here(ids), self._stamp(round_))
             return found, len(ids) * (len(self.dims) - 1), oldest
         rounds, rows = self._rounds, ids.numpy()
         total, least = kernels.ages(rounds, rows, len(rounds))
@@ -186,27 +189,36 @@ class Staleness(Stateful):
 
     def add_ages(self, total: Scalar, count: int, oldest: Scalar) -> None:
         """Ages of so many entries: their sum, and the largest; those of a card are not read yet."""
-        self.count += count
         if isinstance(total, Tensor) and isinstance(oldest, Tensor):
+            graphs.each_call(partial(self._count, count))
             if self._unread is None:
+                graphs.eager_only("sums begin")
                 self._unread = total.new_zeros(2)
             self._unread[0].add_(total)
             torch.maximum(self._unread[1], oldest, out=self._unread[1])
             return
         assert isinstance(total, int) and isinstance(oldest, int), "whole rounds"  # noqa: PT018
+        self.count += count
         self.total += total
         self.largest = max(self.largest, oldest)
         self.recent_largest = max(self.recent_largest, oldest)
+
+    def _count(self, count: int) -> None:
+        self.count += count
 
     def state(self) -> dict[str, Any]:
         """The figures, with those on a card; this waits for it."""
         return super(Staleness, self.read()).state()
 
+    def restored(self) -> None:
+        """Forget what is unread on a card: it is not of the state."""
+        self._unread = None
+
     def read(self) -> Staleness:
         """Add what is on a card to the figures, and return them; this waits for it."""
         if self._unread is not None:
             total, oldest = self._unread.tolist()
-            self._unread = None
+            self._unread.zero_()
             self.add_ages(total, 0, oldest)
         return self
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
 from vertizo.core.state import Stateful
 from vertizo.core.validate import fraction
@@ -290,8 +291,11 @@ class ClippedGaussian(Plan):
 
     def _rows(self, values: Tensor) -> tuple[int, Tensor]:
         """The number of this release, and each record's clipped contribution, [batch, K]."""
+        return graphs.each_call(self._next), self._clip(values)
+
+    def _next(self) -> int:
         self._made += 1
-        return self._made - 1, self._clip(values)
+        return self._made - 1
 
     @property
     def clip_fraction(self) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vertizo.core.arrays import Scalar, card, philox
+from vertizo.core.arrays import Scalar, card, graphs, philox
 from vertizo.core.names import LawName
 from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.randomness import Stream
@@ -29,10 +29,8 @@ class CardDirection(Direction):
 
     __slots__ = ("_factor", "_place")
 
-    def __init__(
-        self, law: LawName, dimension: int, seed: int, *, keep: bool, place: Tensor
-    ) -> None:
-        super().__init__(law, dimension, seed, keep=keep)
+    def __init__(self, law: LawName, dimension: int, place: Tensor, *, keep: bool) -> None:
+        super().__init__(law, dimension, seed=0, keep=keep)  # which is on the card alone
         self._place = place
         self._factor: Tensor | None = None
 
@@ -104,39 +102,42 @@ class CardDirection(Direction):
 
 
 class CardDirections(Directions):
-    """The directions of one owner whose parameters are on a card.
-
-    The seeds of a query are there too, in the same place for every query: a direction is to be used
-    before those of the next query are asked for.
-    """
+    """The directions of one owner whose parameters are on a card; their seeds are there too."""
 
     def __init__(
         self, law: LawName, dimension: int, stream: Stream, count: int, device: torch.device
     ) -> None:
         super().__init__(law, dimension, stream, count)
-        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
+        self._device = device
 
     def of_query(self, number: int) -> list[Direction]:
         """The directions of query ``number``."""
-        if self._query != number:
-            first = number * self._count
-            seeds = [self._stream.seed(n) for n in range(first, first + self._count)]
-            signed = torch.tensor([philox.signed(seed) for seed in seeds])
-            self._seeds.copy_(signed, non_blocking=True)
-            self._drawn = [
-                CardDirection(self.law, self.dimension, seed, keep=self.are_kept, place=place)
-                for seed, place in zip(seeds, self._seeds.unbind(), strict=True)
-            ]
-            self._query = number
+        if self._query == number and not graphs.is_capturing():
+            return self._drawn
+        shape, dtype = (self._count,), torch.int64
+        seeds = graphs.fed(self._seeds, number, device=self._device, shape=shape, dtype=dtype)
+        self._drawn = [
+            CardDirection(self.law, self.dimension, place, keep=self.are_kept)
+            for place in seeds.unbind()
+        ]
+        self._query = number
         return self._drawn
+
+    def _seeds(self, number: int) -> Tensor:
+        """The seeds of query ``number``, int64 [K]."""
+        first = number * self._count
+        seeds = (self._stream.seed(n) for n in range(first, first + self._count))
+        return torch.tensor([philox.signed(seed) for seed in seeds])
 
 
 def card_record_directions(
-    law: LawName, count: int, batch: int, dimension: int, seed: int, device: torch.device
+    law: LawName, count: int, batch: int, dimension: int, place: Tensor
 ) -> tuple[Tensor, float]:
-    """See `vertizo.zeroth_order.directions.record_directions`; drawn on that device."""
-    shape, size = (count, batch, dimension), count * batch * dimension
-    place = torch.full((), philox.signed(seed), dtype=torch.int64, device=device)
+    """See `vertizo.zeroth_order.directions.record_directions`.
+
+    They are drawn where the seed ``place`` is, int64 of no dimension.
+    """
+    shape, size, device = (count, batch, dimension), count * batch * dimension, place.device
     if law == "coordinate":
         first = philox.words(place, torch.arange(batch, device=device))[0]
         axes = (first + torch.arange(count, device=device).unsqueeze(1)) % dimension

@@ -256,6 +256,8 @@ class Directions:
 
     def draw(self, number: int) -> Direction:
         """Direction number ``number``; the same every time it is asked for."""
+        if self._count == 1:
+            return self.of_query(number)[0]
         query, place = divmod(number, self._count)
         return self.of_query(query)[place]
 

@@ -67,7 +67,7 @@ class Along:
     direction: Direction
     coefficient: Scalar
 
-    def add_to(self, vector: Tensor, scale: float) -> None:
+    def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · coefficient · u``."""
         self.direction.add_to(vector, scale * self.coefficient)
 
@@ -87,7 +87,7 @@ class Sum:
 
     parts: tuple[Along, ...]
 
-    def add_to(self, vector: Tensor, scale: float) -> None:
+    def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · Σ_k coefficient_k · u_k``."""
         for part in self.parts:
             part.add_to(vector, scale)

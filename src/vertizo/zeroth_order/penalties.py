@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
 from vertizo.core.plugins.lazy_import import torch
 from vertizo.models.optimizers import Dense, Gradient
@@ -61,6 +62,7 @@ class GivenPenalty:
         Raises:
             ConfigError: the function fails, gives no number, or none that has a gradient.
         """
+        graphs.eager_only("a penalty of your own works on the processor")
         at = parameters.to(torch.float64, copy=True)
         if isinstance(loss, Along):
             return self._along(at, (loss.direction,)).parts[0]

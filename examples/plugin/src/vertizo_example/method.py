@@ -19,8 +19,8 @@ class Signs:
 
     values: Tensor
 
-    def add_to(self, vector: Tensor, scale: float) -> None:
-        vector.add_(self.values, alpha=scale)
+    def add_to(self, vector: Tensor, scale: float | Tensor) -> None:
+        vector.add_(self.values * scale)
 
     def held(self) -> tuple[Tensor, float] | None:
         return self.values, 1.0

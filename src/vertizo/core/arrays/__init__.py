@@ -26,9 +26,22 @@ def is_card(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+PINNED = 2**20
+"""Bytes up to which an array is copied to a card by way of pinned memory."""
+
+
 def here(array: Tensor, device: torch.device) -> Tensor:
     """Copy an array to a device if it is elsewhere; copies to a card are not waited for."""
-    return array.to(device, non_blocking=is_card(device))
+    return pinned(array, device).to(device, non_blocking=is_card(device))
+
+
+def pinned(array: Tensor, device: torch.device) -> Tensor:
+    """The array where a card can fetch it while the processor goes on, if it is for a card.
+
+    PyTorch uses that memory again once the copy is made.
+    """
+    goes = device.type == "cuda" and array.device.type == "cpu" and array.nbytes <= PINNED
+    return array.pin_memory() if goes else array
 
 
 def rows(table: Tensor, ids: Tensor) -> Tensor:

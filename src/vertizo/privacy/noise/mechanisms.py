@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from vertizo.core import arrays
+from vertizo.core.arrays import graphs
 from vertizo.core.randomness import Stream
 from vertizo.core.validate import positive
 
@@ -60,5 +60,12 @@ class SeededNoise(NoiseSource):
 
     def onto(self, release: int, total: Tensor) -> Tensor:
         """See `NoiseSource.onto`; the number of the release decides the noise."""
-        noise = self._stream.generator(release).standard_normal(tuple(total.shape))
-        return total + self.noise_std * arrays.here(torch.from_numpy(noise), total.device)
+        shape = tuple(total.shape)
+        drawn: Tensor = graphs.fed(
+            lambda n: torch.from_numpy(self._stream.generator(n).standard_normal(shape)),
+            release,
+            device=total.device,
+            shape=shape,
+            dtype=torch.float64,
+        )
+        return total + self.noise_std * drawn

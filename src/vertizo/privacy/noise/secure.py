@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.core import arrays
+from vertizo.core.arrays import graphs
 from vertizo.core.validate import non_negative, positive
 from vertizo.privacy.accounting.grid import GridCorrection
 from vertizo.privacy.clipping import Clip
@@ -129,8 +129,14 @@ class SecureNoise(NoiseSource):
         return steps * within
 
     def _noised(self, steps: Tensor) -> Tensor:
-        noise = torch.from_numpy(self._pool.take(steps.numel())).view(steps.shape)
-        return (steps + arrays.here(noise, steps.device)).to(torch.float64) * self.grid
+        shape, count = tuple(steps.shape), steps.numel()
+        noise: Tensor = graphs.fed(
+            lambda: torch.from_numpy(self._pool.take(count)).view(shape),
+            device=steps.device,
+            shape=shape,
+            dtype=torch.int64,
+        )
+        return (steps + noise).to(torch.float64) * self.grid
 
 
 def grid_for(clip_norm: float, noise_std: float) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from vertizo.config.architectures import FiltersConfig, MlpConfig, TableConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.sections.client import ClientConfig
-from vertizo.core import kernels, system
+from vertizo.core import arrays, kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, PretrainName
 from vertizo.core.randomness import Stream
@@ -27,6 +27,7 @@ from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Augmentation, Batches
 from vertizo.party.client import ClientParty
+from vertizo.party.graphed_client import GraphedClient
 from vertizo.privacy.accounting.gaussian import mu_of
 from vertizo.privacy.noise.embedding import (
     EmbeddingNoise,
@@ -136,9 +137,13 @@ def make_client(
     if noise is not None:
         secrets = stream.child("noise", digest or config.digest)
         added = EmbeddingNoise(noise.clip, noise.noise_std, secrets)
+    pair = method.client(side)
+    if arrays.is_card(device) and not method.is_foreign():
+        keeps = method.first_order_client
+        pair = GraphedClient(pair, side, device, keeps=keeps).pair
     party = ClientParty(
         index=index,
-        pair=method.client(side),
+        pair=pair,
         features=placement.features_beside(model, features, device),
         embed=model,
         batches=known_batches(config, records, public, index)

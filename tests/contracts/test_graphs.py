@@ -1,0 +1,287 @@
+"""Rounds by CUDA graphs are the eager ones, bit for bit.
+
+Here graphs are recorded operations on the processor's tensors (`tests.graphs`); on a card they are
+graphs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from tests import federations
+from tests.cards import as_on_a_card, on_a_card
+from tests.contracts.test_cards import CASES, GATE, made
+from tests.graphs import Graphs, as_with_graphs
+from tests.rows import each
+from torch import Tensor, nn
+
+from vertizo.core import arrays
+from vertizo.core.arrays import graphs
+from vertizo.core.arrays.graphs import Graphed
+from vertizo.privacy.noise.secure import SecureNoise
+from vertizo.run.loop.federation import Federation
+from vertizo.zeroth_order import directions
+
+CARD = torch.device("cpu")
+"""Taken for a card."""
+
+
+def held_to_eager(
+    make: Callable[[], Federation],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> Graphs:
+    """Whether all that a run keeps at its end is the same with graphs and without."""
+    with as_on_a_card(monkeypatch):
+        eager = make()
+        eager.start(upload_table=True)
+        federations.go_on(eager)
+    with as_with_graphs(monkeypatch) as used:
+        found = make()
+        found.start(upload_table=True)
+        federations.go_on(found)
+    same(eager, found)
+    assert used.replayed > found.server.round  # a round has three; short batches come too seldom
+    assert not caplog.messages
+    return used
+
+
+def same(one: Federation, other: Federation) -> None:
+    wanted, found = federations.copied(one.state()), federations.copied(other.state())
+    assert not federations.differences(wanted, found)
+
+
+@each("method, timing, update, plan", CASES, gate=GATE)
+def test_rounds_are_the_eager_ones(
+    method: str,
+    timing: str,
+    update: str | None,
+    plan: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held_to_eager(lambda: made(method, timing, update, plan), monkeypatch, caplog)
+
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("dpzv", {"client.optimizer.momentum": 0.9, "server.optimizer.momentum": 0.5}),
+    ("dpzv", {"client.optimizer.algorithm": "adam", "server.optimizer.algorithm": "adam"}),
+    ("dpzv", {"client.optimizer.decay": "cosine", "server.optimizer.decay": "step"}),
+    ("dpzv", {"client.optimizer.weight_decay": 0.1, "client.optimizer.decay": "linear"}),
+    ("dpzv", {"client.optimizer.regularizer": "l1", "client.optimizer.weight_decay": 0.1}),
+    ("dpzv", {"method.num_directions": 3}),
+    ("dpzv", {"method.num_directions": 2, "method.clipping": "jointly", **federations.GAUSSIAN}),
+    ("dpzv", {"control": "random"}),
+    ("dpzv", {"server.join": "mean"}),
+    *(("dpzv", {"method.directions": law}) for law in directions.LAWS),
+    ("cascaded", {"client.optimizer.algorithm": "adam", "client.optimizer.decay": "linear"}),
+    ("cascaded", {"method.reply": "difference", "simulation.drop": 0.2}),
+    ("czofo", {"method.directions": "coordinate", "method.scalars": "record"}),
+    ("czofo", {"client.optimizer.algorithm": "adam", "method.num_directions": 3}),
+    ("vafl", {"simulation.drop": 0.2, "client.optimizer.momentum": 0.9}),
+    ("vafl", federations.EMBEDDING_NOISE),
+    ("vafl", {"client.model.hidden": [5]}),  # whose outputs its gradient needs
+    ("czofo", {"client.model.hidden": [5]}),
+    ("compressed-vfl", {"method.local_steps": 3}),
+    ("split", {"control": "random"}),
+    ("split", {"simulation.timeout": 0.5, "simulation.drop": 0.3}),
+]
+
+
+@each("method, options", OPTIONS, gate=OPTIONS[1:3])
+def test_so_are_those_of_every_option(
+    method: str,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held_to_eager(lambda: federations.build(method, None, options), monkeypatch, caplog)
+
+
+def test_so_are_those_of_directions_that_are_not_held(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(directions, "KEEP_UP_TO", 0)
+    monkeypatch.setattr(arrays.philox, "AT_ONCE", arrays.philox.CHUNK)
+    held_to_eager(lambda: federations.build("dpzv"), monkeypatch, caplog)
+
+
+@each("method, timing, update, plan", GATE)
+def test_a_run_goes_on_where_it_stopped(
+    method: str, timing: str, update: str | None, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, whether a round ran by a graph before the stop or eagerly after it."""
+    with as_with_graphs(monkeypatch):
+        whole, stopped, resumed = (made(method, timing, update, plan) for _ in range(3))
+        for each_one in (whole, stopped):
+            each_one.start(upload_table=False)
+        federations.go_on(stopped, 17)
+        kept = federations.copied(stopped.state())
+        federations.go_on(stopped, 4)
+        stopped.load(federations.copied(kept))
+        resumed.load(kept)
+        for each_one in (whole, stopped, resumed):
+            federations.go_on(each_one)
+    same(whole, stopped)
+    same(whole, resumed)
+
+
+@each("method", ("dpzv", "czofo"))
+def test_a_state_that_is_loaded_replaces_what_graphs_read(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimiser that had not stepped makes its vector anew."""
+    momentum = {"client.optimizer.momentum": 0.9, "server.optimizer.momentum": 0.9}
+    with as_with_graphs(monkeypatch):
+        whole, begun_again = (federations.build(method, None, momentum) for _ in range(2))
+        for each_one in (whole, begun_again):
+            each_one.start(upload_table=False)
+        kept = federations.copied(begun_again.state())
+        federations.go_on(begun_again)
+        begun_again.load(kept)
+        for each_one in (whole, begun_again):
+            federations.go_on(each_one)
+    same(whole, begun_again)
+
+
+@each("method", ("dpzv", "czofo", "vafl"))
+def test_a_restarted_client_applies_what_it_was_told(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the query that a graph had computed, which a first-order method computes anew."""
+    with as_with_graphs(monkeypatch):
+        plain, torn = federations.build(method), federations.build(method)
+        for each_one in (plain, torn):
+            each_one.start(upload_table=False)
+        for _ in range(20):
+            federations.go_on(plain, 1)
+            federations.go_on(torn, 1)
+            for client in torn.clients:
+                client.load(federations.copied(client.state()))
+                torn.simulator.restored()
+    for one, other in zip(plain.models, torn.models, strict=True):
+        assert torch.allclose(one.parameters, other.parameters, 1e-5, 1e-6)
+
+
+def called(function: Any, calls: int = 6, of: Tensor | None = None) -> list[Any]:
+    graphed = Graphed[None](function, "a test", CARD)
+    rows = torch.arange(6.0).view(2, 3) if of is None else of
+    return [graphed(None, (call,), (rows + call,)) for call in range(calls)]
+
+
+def test_numbers_of_the_host_are_those_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call was given, what is counted, and what memory of the graph is filled with."""
+    count = iter(range(100, 200))
+
+    def work(_: None, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor]:
+        passed = torch.ones(4) * 2  # whose memory later graphs take
+        own = graphs.each_call(lambda: next(count))
+        both = graphs.fed(lambda a, b: 1000 * a + b, numbers[0], own, device=CARD)
+        row = graphs.fed(lambda a: torch.full((3,), a), own, device=CARD, shape=(3,))
+        return (tensors[0].sum() + both + row.sum() + passed.sum(),)
+
+    with as_with_graphs(monkeypatch) as used:
+        found = [float(result) for (result,) in called(work)]
+    assert found == [15 + 6 * k + 1000 * k + 4 * (100 + k) + 8 for k in range(6)]
+    assert (used.captured, used.replayed) == (2, 4)  # once to learn what is filled
+
+
+def test_a_number_that_would_be_frozen_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the call runs eagerly, which is said once."""
+    calls = []
+
+    def work(_: None, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor]:
+        place = len(calls)
+        graphs.each_call(partial(calls.append, 0))
+        return (tensors[0] + graphs.fed(float, place, device=CARD),)
+
+    monkeypatch.setattr(graphs, "_note", graphs._note.__wrapped__)
+    with as_with_graphs(monkeypatch) as used:
+        found = called(work)
+    assert [float(result.sum()) for (result,) in found] == [15 + 12 * k for k in range(6)]
+    assert (len(calls), used.replayed) == (6, 0)
+    assert caplog.messages == [
+        "note: a test runs without a CUDA graph, more slowly: a number of the host is the same in "
+        "every call"
+    ]
+
+
+def test_secure_noise_is_drawn_for_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(noise: SecureNoise) -> Any:
+        return lambda _, numbers, tensors: (noise.sum(0, tensors[0].double()),)
+
+    def noise() -> SecureNoise:
+        return SecureNoise(
+            clip_norm=1.0, noise_std=5.0, ahead=8, random_bytes=random.Random(1).randbytes
+        )
+
+    with as_on_a_card(monkeypatch):
+        wanted = called(of(noise()))
+    with as_with_graphs(monkeypatch) as used:
+        found = called(of(noise()))
+    assert used.replayed == 4
+    assert [one.tolist() for (one,) in found] == [one.tolist() for (one,) in wanted]
+    assert len({tuple(one.tolist()) for (one,) in found}) == 6
+
+
+class Looking(nn.Module):
+    """Looks at its output, as no graph can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        graphs.eager_only("it looks at its output")
+        return self.layer(rows) * float(self.layer(rows).sum() > 0)
+
+
+@each("method", ("dpzv", "czofo"))
+def test_what_cannot_be_captured_runs_eagerly(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    monkeypatch.setattr(graphs, "_note", cache(graphs._note.__wrapped__))
+    changes = {"client.model": {"name": "module", "path": f"{__name__}:Looking"}}
+    with as_on_a_card(monkeypatch):
+        eager = federations.build(method, None, changes)
+        eager.start(upload_table=True)
+        federations.go_on(eager)
+    with as_with_graphs(monkeypatch):
+        found = federations.build(method, None, changes)
+        found.start(upload_table=True)
+        federations.go_on(found)
+    same(eager, found)
+    said = "note: a client's query runs without a CUDA graph, more slowly: it looks at its output"
+    assert caplog.messages == [said]
+
+
+@on_a_card
+@each("method, timing, update, plan", CASES)
+def test_on_a_card_too(
+    method: str,
+    timing: str,
+    update: str | None,
+    plan: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(graphs, "are_available", lambda device: False)
+        eager = made(method, timing, update, plan, device="cuda")
+        eager.start(upload_table=True)
+        federations.go_on(eager)
+    found = made(method, timing, update, plan, device="cuda")
+    found.start(upload_table=True)
+    federations.go_on(found)
+    same(eager, found)
+    assert found.server._graphed is not None
+    assert found.server._graphed.used is not None
+    assert not caplog.messages
