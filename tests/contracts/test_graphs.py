@@ -23,6 +23,13 @@ from torch import Tensor, nn
 from vertizo.core import arrays
 from vertizo.core.arrays import graphs
 from vertizo.core.arrays.graphs import Graphed
+from vertizo.core.randomness import Stream
+from vertizo.methods.base import ClientSide
+from vertizo.methods.czofo import Czofo
+from vertizo.methods.first_order import Vafl
+from vertizo.models.optimizers import Sgd
+from vertizo.models.torch import wrap
+from vertizo.party.graphed_client import GraphedClient
 from vertizo.privacy.noise.secure import SecureNoise
 from vertizo.run.loop.federation import Federation
 from vertizo.zeroth_order import directions
@@ -68,9 +75,14 @@ def test_rounds_are_the_eager_ones(
     held_to_eager(lambda: made(method, timing, update, plan), monkeypatch, caplog)
 
 
+ADAM = {
+    f"{party}.optimizer.{key}": value
+    for party in ("client", "server")
+    for key, value in (("algorithm", "adam"), ("momentum", 0.9))
+}
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("dpzv", {"client.optimizer.momentum": 0.9, "server.optimizer.momentum": 0.5}),
-    ("dpzv", {"client.optimizer.algorithm": "adam", "server.optimizer.algorithm": "adam"}),
+    ("dpzv", ADAM),
     ("dpzv", {"client.optimizer.decay": "cosine", "server.optimizer.decay": "step"}),
     ("dpzv", {"client.optimizer.weight_decay": 0.1, "client.optimizer.decay": "linear"}),
     ("dpzv", {"client.optimizer.regularizer": "l1", "client.optimizer.weight_decay": 0.1}),
@@ -79,10 +91,10 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("dpzv", {"control": "random"}),
     ("dpzv", {"server.join": "mean"}),
     *(("dpzv", {"method.directions": law}) for law in directions.LAWS),
-    ("cascaded", {"client.optimizer.algorithm": "adam", "client.optimizer.decay": "linear"}),
+    ("cascaded", {**ADAM, "client.optimizer.decay": "linear"}),
     ("cascaded", {"method.reply": "difference", "simulation.drop": 0.2}),
     ("czofo", {"method.directions": "coordinate", "method.scalars": "record"}),
-    ("czofo", {"client.optimizer.algorithm": "adam", "method.num_directions": 3}),
+    ("czofo", {**ADAM, "method.num_directions": 3}),
     ("vafl", {"simulation.drop": 0.2, "client.optimizer.momentum": 0.9}),
     ("vafl", federations.EMBEDDING_NOISE),
     ("vafl", {"client.model.hidden": [5]}),  # whose outputs its gradient needs
@@ -166,6 +178,31 @@ def test_a_restarted_client_applies_what_it_was_told(
                 torn.simulator.restored()
     for one, other in zip(plain.models, torn.models, strict=True):
         assert torch.allclose(one.parameters, other.parameters, 1e-5, 1e-6)
+
+
+@each("method", (Vafl(), Czofo(num_directions=3)))
+def test_a_query_that_was_taken_back_leaves_nothing(
+    method: Vafl | Czofo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it was computed eagerly, as of a short batch, and a graph computes the next one."""
+    pairs, models, stream = [], [], Stream.from_seed(3)
+    rows, told = torch.randn(9, 8, 4), torch.randn(method.reply_shape(8, 3))
+    with as_with_graphs(monkeypatch):
+        for graphed in (False, True):
+            torch.manual_seed(0)
+            model = wrap(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)))
+            side = ClientSide(model, Sgd(0.1), stream, stream)
+            pair = method.client(side)
+            pairs.append(GraphedClient(pair, side, CARD, keeps=True).pair if graphed else pair)
+            models.append(model)
+        for number in range(9):
+            for pair in pairs:
+                if number >= 2:  # twice before the first update is captured
+                    pair.ask(number, rows[number])
+                    pair.ask(number, rows[number, :5])
+                pair.ask(number, rows[number])
+                pair.tell(number, rows[number], told)
+    assert torch.equal(models[0].parameters, models[1].parameters)
 
 
 def called(function: Any, calls: int = 6, of: Tensor | None = None) -> list[Any]:

@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 import torch
-from tests.cards import on_a_card
+from tests.cards import as_on_a_card, on_a_card
 from torch import Tensor, nn
 
 from vertizo.config.architectures import FunctionConfig, MlpConfig
@@ -22,7 +22,8 @@ from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import Vafl
 from vertizo.methods.forward_difference import Cascaded
 from vertizo.models.architectures.networks import Bag, Filters, TableNet, TabularNet, cnn, mlp
-from vertizo.models.base import Points, Where
+from vertizo.models.architectures.resnet import whole
+from vertizo.models.base import Model, Points, Where
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
@@ -165,6 +166,40 @@ def test_a_server_trains_on_another_device() -> None:
     """By every update."""
     for name in ("mlp", "cnn", "filters"):
         served(*MODULES[name], "meta")
+
+
+class Own(nn.Sequential):
+    """Whose code nobody knows."""
+
+
+PASSES = {
+    **dict.fromkeys(("mlp", "cnn", "filters", "table", "tabular", "resnet"), 1),
+    **dict.fromkeys(("bag", "own"), 3),  # torch.vmap does not take a bag
+}
+"""Evaluations of the module for three offsets, each of so many records."""
+
+
+def test_all_offsets_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several sets of weights; one after the other where that cannot be, or is not known."""
+    images = torch.randn(3, 3, 16, 16)
+    modules = {
+        **MODULES,
+        "resnet": (lambda: whole((3, 16, 16), 10, 8), images),
+        "own": (lambda: Own(nn.Linear(4, 2)), torch.rand(6, 4)),
+    }
+    for name, (make, inputs) in modules.items():
+        with as_on_a_card(monkeypatch):
+            model = wrap(make())
+            assert type(model) is TorchModel, name
+            before, u = model.parameters.clone(), torch.randn(model.parameters.numel())
+            model.along(u, (0.1,), inputs)  # finds out whether it can be
+            seen: list[int] = []
+            model.module.register_forward_hook(lambda *_, seen=seen: seen.append(1))
+            found = model.along(u, (1e-2, 0.0, -1e-2), inputs)
+            assert len(seen) == PASSES[name], name
+            wanted = Model.along(model, u, (1e-2, 0.0, -1e-2), inputs)
+        assert torch.allclose(found, wanted, 1e-4, 1e-5), name
+        assert torch.equal(model.parameters, before), name
 
 
 def test_own_columns_go_there_too() -> None:

@@ -80,13 +80,18 @@ def check(module: nn.Module, *, batch_norm: bool) -> None:
         )
 
 
+def is_known(module: nn.Module) -> bool:
+    """Whether all of a module's layers are PyTorch's or ours, so that their code is known."""
+    return all(type(part).__module__.startswith(OURS) for part in module.modules())
+
+
 def is_same_in_training(module: nn.Module) -> bool:
     """Whether a module is known to do the same in training mode as in evaluation mode.
 
-    Then its layers are PyTorch's or ours, and none keeps a buffer or acts differently.
+    Then none of its layers keeps a buffer or acts differently.
     """
-    known = all(type(part).__module__.startswith(OURS) for part in module.modules())
-    return known and not other_in_training(module) and next(module.buffers(), None) is None
+    has_buffers = next(module.buffers(), None) is not None
+    return is_known(module) and not other_in_training(module) and not has_buffers
 
 
 def other_in_training(module: nn.Module) -> list[str]:

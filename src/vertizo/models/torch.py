@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,8 +22,10 @@ from vertizo.models.base import (
     HeldGradients,
     Points,
     Pullback,
+    Selected,
     State,
     Where,
+    gathered,
     put,
 )
 from vertizo.models.linear.linear_stack import LinearStack, layers_of
@@ -33,6 +35,7 @@ from vertizo.models.parts import (
     failing,
     first_line,
     flatten,
+    is_known,
     is_same_in_training,
     trained,
     user_code_errors,
@@ -120,6 +123,8 @@ class TorchModel(DifferentiableModel):
         """Shape of one record → number of its outputs."""
         self._maps = True
         """Whether ``torch.vmap`` takes the module, as far as is known."""
+        self._maps_weights = is_known(module)
+        """Whether it takes several sets of weights, likewise."""
 
     def state(self) -> State:
         """w, live; with frozen parameters and buffers, where there are some."""
@@ -152,6 +157,32 @@ class TorchModel(DifferentiableModel):
             outputs = self._run({}, inputs)
             self._buffers.check_unchanged()
             return self.back(outputs)
+
+    def along(
+        self, direction: Tensor, offsets: Sequence[float], inputs: Tensor | Selected
+    ) -> Tensor:
+        """Outputs at ``w + offset · direction``: on a card at all offsets in one pass.
+
+        A card is hardly slower with twice the work of a small model, which ``torch.vmap`` gives it,
+        where it takes the module and the code of its layers is known.
+        """
+        if self.parameters.is_cpu or not self._maps_weights:
+            return super().along(direction, offsets, inputs)
+        rows = gathered(inputs).to(self.parameters.device)
+        at = self.parameters
+        moved = torch.stack([torch.add(at, direction, alpha=offset) for offset in offsets])
+        parts = torch.split(moved, [weight.numel() for weight in self._weights.values()], 1)
+        pairs = zip(self._weights.items(), parts, strict=True)
+        weights = {name: part.view(-1, *weight.shape) for (name, weight), part in pairs}
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)  # of layers that it takes one by one
+                outputs = torch.vmap(lambda each: self._run(each, rows))(weights)
+        except Exception:  # of whatever kind: it works one after the other
+            self._maps_weights = False
+            return super().along(direction, offsets, inputs)
+        self._buffers.check_unchanged()
+        return self.back(outputs)
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""

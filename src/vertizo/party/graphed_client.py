@@ -41,15 +41,15 @@ class GraphedClient:
         """See `Method.ask`."""
         assert isinstance(features, Tensor), "on a card nothing reads rows of a table in place"
         side = self._side
+        side.pending = None
         (embeddings,) = self._ask(None, (number,), (features,))
         if (graph := self._ask.used) is not None:
-            if side.pending is not None:  # as the capture left it
+            if side.pending is not None:  # this was the capture
                 graph.kept = side.pending[1]
             side.pending = None if graph.kept is None else (number, graph.kept)
         return embeddings
 
     def _asked(self, _: None, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor]:
-        self._side.pending = None
         return (self._pair.ask(numbers[0], tensors[0]),)
 
     def tell(self, number: int, features: Features, values: Tensor) -> None:
@@ -62,7 +62,6 @@ class GraphedClient:
             return
         # PyTorch lets nobody differentiate through weights that have moved since: capture at once.
         self._tell(asked if kept else None, (number,), (features, values), at_once=kept)
-        side.pending = None
         if kept and self._tell.used is None:  # then nobody reads what a graph of `ask` keeps
             self._ask.is_eager = True
 
