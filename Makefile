@@ -86,6 +86,7 @@ bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one co
 	$(BIN)/python benchmarks/million.py --json $(RESULTS)/million.json
 	$(BIN)/python benchmarks/table.py --json $(RESULTS)/table.json
 	$(BIN)/python benchmarks/bytes.py --json $(RESULTS)/bytes.json
+	$(BIN)/python benchmarks/precision.py --json $(RESULTS)/precision.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
 
 bench-network: $(WITH_TESTS)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS

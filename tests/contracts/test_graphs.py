@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vertizo.core import arrays
 from vertizo.core.arrays import graphs
-from vertizo.core.arrays.graphs import Graphed
+from vertizo.core.arrays.graphs import Graph, Graphed
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.czofo import Czofo
@@ -193,7 +193,10 @@ def test_a_query_that_was_taken_back_leaves_nothing(
             model = wrap(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)))
             side = ClientSide(model, Sgd(0.1), stream, stream)
             pair = method.client(side)
-            pairs.append(GraphedClient(pair, side, CARD, keeps=True).pair if graphed else pair)
+            if graphed:
+                client = GraphedClient(pair, side, CARD, keeps=True)
+                pair = client.pair
+            pairs.append(pair)
             models.append(model)
         for number in range(9):
             for pair in pairs:
@@ -203,6 +206,8 @@ def test_a_query_that_was_taken_back_leaves_nothing(
                 pair.ask(number, rows[number])
                 pair.tell(number, rows[number], told)
     assert torch.equal(models[0].parameters, models[1].parameters)
+    of_queries = {type(key) for key, *_ in client._tell._graphs}
+    assert of_queries == {Graph}  # each reads what a query's graph has kept
 
 
 def called(function: Any, calls: int = 6, of: Tensor | None = None) -> list[Any]:

@@ -153,6 +153,8 @@ class ClientParty(Stateful):
         rows = self._buffer[: wanted.size]
         kernels.gather(rows, self._table, wanted, len(self._table))
         batch = torch.from_numpy(rows)
+        if self._moves:  # while the card works on what came before
+            batch = arrays.here(batch, self.device)
         return batch if self.augmentation is None else self.augmentation(number, batch)
 
     def _announced(self, frame: wire.Frame) -> Batch:

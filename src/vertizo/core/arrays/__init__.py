@@ -26,7 +26,7 @@ def is_card(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-PINNED = 2**20
+PINNED = 2**26
 """Bytes up to which an array is copied to a card by way of pinned memory."""
 
 

@@ -166,7 +166,7 @@ class Blocks(nn.Module):
         The mean of no words is zero.
         """
         # A large negative number and not −∞: a text without any word would become NaN.
-        mask = torch.where(real, 0.0, torch.finfo(words.dtype).min).to(words.dtype)
+        mask = words.new_zeros(real.shape).masked_fill_(~real, torch.finfo(words.dtype).min)
         mask = mask[:, None, None, :].expand(-1, 1, words.shape[1], -1)
         states: Tensor = self.blocks(words, attention_mask=mask).last_hidden_state
         if self.pooling == "cls":
