@@ -25,7 +25,7 @@ TRITON = src/vertizo/core/arrays/fused.py
 ROOMS ?= tests
 BUDGET ?= 90
 
-.PHONY: demo test test-all test-rooms test-triton fresh lint style types doctest check lowest docs bench bench-network install pins sbom audit clean
+.PHONY: demo test test-all test-rooms test-triton card fresh lint style types doctest check lowest docs bench bench-network install pins sbom audit clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
@@ -42,6 +42,13 @@ test-all: $(WITH_TESTS)  ## the gate and the full tier
 test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS="tests/privacy tests/run" BUDGET=600
 	@echo "The full tier of $(ROOMS): as much as begins within $(BUDGET) seconds, and nothing that takes minutes."
 	$(PYTEST) -m "full and not long" --budget $(BUDGET) $(ROOMS) || test $$? = 5  # no test of these rooms is full
+
+card: $(WITH_TESTS)  ## on a graphics card: its tests, and speed, memory and precision there; TORCH_INDEX as above
+	$(BIN)/python -m pytest -m "not fresh" tests/contracts/test_cards.py tests/contracts/test_graphs.py \
+		tests/contracts/test_sensitivity.py tests/models/test_device.py tests/zeroth_order/test_card_directions.py
+	$(BIN)/python benchmarks/devices.py --json $(RESULTS)/devices.json
+	$(BIN)/python benchmarks/memory.py --device cuda --json $(RESULTS)/memory_card.json
+	$(BIN)/python benchmarks/precision.py --json $(RESULTS)/precision_card.json
 
 test-triton: $(WITH_TESTS)  ## kernels of a card, by Triton's interpreter; installs Triton, 300 MB
 	$(INSTALL) triton

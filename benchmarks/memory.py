@@ -4,12 +4,14 @@ One batch through the client model; then ask and tell of DPZV's client half, whi
 evaluations and no graph; then the same of VAFL's, which back-propagates. Each in a process of its
 own: what is shown is the resident memory at its highest less that before the model was made, so
 that it is the model and what a round needs, without the interpreter and its libraries. Linux only.
+On a card it is what PyTorch had of the card's memory at most.
 
 * **mlp**: 25 M parameters in three layers, batch 64;
 * **embeddings**: the embedding layer of DistilBERT, 24 M, 32 texts of 64 words;
-* **transformer**: 6 blocks of a BERT, 23 M, 32 texts of 64 words.
+* **transformer**: 6 blocks of a BERT, 23 M, 32 texts of 64 words;
+* on a card also **base**, **large** and **billion**, of 85, 340 and 1,000 M.
 
-Run: ``python benchmarks/memory.py [--models mlp ...] [--json FILE]``
+Run: ``python benchmarks/memory.py [--models mlp ...] [--device cuda] [--json FILE]``
 """
 
 from __future__ import annotations
@@ -31,10 +33,17 @@ from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import Vafl
 from vertizo.models.architectures.networks import mlp
 from vertizo.models.architectures.text import Spec, Text, TextEmbeddings
+from vertizo.models.base import Where
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 
 MODELS = ("mlp", "embeddings", "transformer")
+BLOCKS = {
+    "transformer": Spec("random", "bert", 512, 6, heads=8, vocabulary=8192, positions=128),
+    "base": Spec("random", "bert", 768, 12, heads=12, vocabulary=256, positions=128),
+    "large": Spec("random", "bert", 1024, 24, heads=16, vocabulary=32_768, positions=128),
+    "billion": Spec("random", "bert", 2048, 20, heads=16, vocabulary=256, positions=128),
+}
 VARIANTS = ("inference", "dpzv", "vafl")
 ROUNDS = 2
 PEAK_RESET = Path("/proc/self/clear_refs")
@@ -46,24 +55,25 @@ def make(name: str) -> nn.Module:
     if name == "embeddings":
         words = Spec("random", "distilbert", 768, 1, heads=12, vocabulary=30_522, positions=512)
         return TextEmbeddings(words, 64)
-    if name == "transformer":
-        blocks = Spec("random", "bert", 512, 6, heads=8, vocabulary=8192, positions=128)
-        return Text(blocks, 64, "mean", 16)
+    if name in BLOCKS:
+        return Text(BLOCKS[name], 64, "mean", 16)
     return mlp(4096, [64], 16, final_relu=False)
 
 
 def batch(name: str) -> Tensor:
-    if name in ("embeddings", "transformer"):
-        return torch.randint(1, 8192, (32, 64), dtype=torch.int32)
+    if name == "embeddings" or name in BLOCKS:
+        return torch.randint(1, 256, (32, 64), dtype=torch.int32)
     return torch.randn(64, 4096)
 
 
-def rounds(name: str, variant: str, count: int) -> int:
+def rounds(name: str, variant: str, count: int, device: str) -> int:
     """Makes the model, resets the peak, does the work; returns the number of parameters."""
-    model, features = wrap(make(name)), batch(name)
+    model, features = wrap(make(name), Where(device)), batch(name).to(device)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     PEAK_RESET.write_text("5")
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     if variant == "inference":
         for _ in range(count):
             model(features)
@@ -75,7 +85,7 @@ def rounds(name: str, variant: str, count: int) -> int:
     )
     for number in range(count):
         answer = client.ask(number, features)
-        values = torch.full((1,), 0.1) if variant == "dpzv" else answer[0].clone()
+        values = torch.full((1,), 0.1, device=device) if variant == "dpzv" else answer[0].clone()
         del answer  # by now it would have been sent
         client.tell(number, features, values)
     return model.parameters.numel()
@@ -87,26 +97,32 @@ def kilobytes(key: str) -> int:
     return int(status.split(f"{key}:")[1].split()[0])
 
 
-def measure(name: str, variant: str) -> dict[str, float]:
+def measure(name: str, variant: str, device: str) -> dict[str, float]:
     """Parameters, and peak memory in MiB, of this process."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as training does
     make(name if name != "mlp" else "small")  # loads what it needs
-    rounds("small", variant, 1)
+    rounds("small", variant, 1, device)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = kilobytes("VmRSS")
-    parameters = rounds(name, variant, ROUNDS)
-    return {"parameters": parameters, "mebibytes": (kilobytes("VmHWM") - before) / 1024}
+    parameters = rounds(name, variant, ROUNDS, device)
+    most = (kilobytes("VmHWM") - before) / 1024
+    if device == "cuda":
+        most = torch.cuda.max_memory_allocated() / 2**20
+    return {"parameters": parameters, "mebibytes": most}
 
 
 def main() -> None:
     parser = report.plain_parser(__doc__)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *BLOCKS])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "VARIANT"), help="one, as JSON")
     options = parser.parse_args()
+    if options.models is None:
+        options.models = dict.fromkeys([*MODELS, *(BLOCKS if options.device == "cuda" else ())])
     if options.measure:
-        print(json.dumps(measure(*options.measure)))
+        print(json.dumps(measure(*options.measure, options.device)))
         return
     print("peak memory in MiB beyond the libraries', one thread")
     print(
@@ -114,7 +130,10 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = []
     for name in options.models:
-        peaks = {variant: report.of_its_own(__file__, name, variant) for variant in VARIANTS}
+        peaks = {
+            variant: report.of_its_own(__file__, name, variant, "--device", options.device)
+            for variant in VARIANTS
+        }
         count = peaks["inference"]["parameters"]
         plain, zeroth, first = (peaks[variant]["mebibytes"] for variant in VARIANTS)
         rows.append(
@@ -136,7 +155,7 @@ def main() -> None:
         )
         for row in rows
     ]
-    report.write(options, {"rows": rows}, summary)
+    report.write(options, {"device": options.device, "rows": rows}, summary)
 
 
 if __name__ == "__main__":

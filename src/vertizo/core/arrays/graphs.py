@@ -18,6 +18,7 @@ What a graph computes lies in memory that later graphs use as well, until it is 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -170,8 +171,10 @@ def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callabl
     Nothing is computed until then. What it computes is in memory of its own if it is ``apart``.
     """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=None if apart else _pool()):
-        result = work()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # as where nothing is moved
+        with torch.cuda.graph(graph, pool=None if apart else _pool()):
+            result = work()
     return result, graph.replay
 
 
