@@ -122,7 +122,8 @@ def main() -> None:
     if options.models is None:
         options.models = dict.fromkeys([*MODELS, *(BLOCKS if options.device == "cuda" else ())])
     if options.measure:
-        print(json.dumps(measure(*options.measure, options.device)))
+        name, variant = options.measure
+        print(json.dumps(measure(name, variant, options.device)))
         return
     print("peak memory in MiB beyond the libraries', one thread")
     print(

@@ -33,7 +33,8 @@ class GraphedClient:
         return ClientPair(self.ask, self.tell, self._pair.table_of, self.forget)
 
     def forget(self) -> None:
-        """Drop all graphs."""
+        """Drop all graphs, and what they keep for an open query."""
+        self._side.pending = None
         self._ask.forget()
         self._tell.forget()
 
@@ -68,7 +69,8 @@ class GraphedClient:
     def _told(
         self, asked: Graph | None, numbers: Sequence[int], tensors: Sequence[Tensor]
     ) -> tuple[()]:
-        kept = asked is not None and graphs.is_capturing()
-        self._side.pending = (numbers[0], asked.kept) if asked is not None and kept else None
+        self._side.pending = None
+        if asked is not None and graphs.is_capturing():
+            self._side.pending = numbers[0], asked.kept
         self._pair.tell(numbers[0], *tensors)
         return ()

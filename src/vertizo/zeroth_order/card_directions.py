@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vertizo.core import arrays
 from vertizo.core.arrays import Scalar, card, graphs, philox
 from vertizo.core.names import LawName
 from vertizo.core.plugins.lazy_import import torch
@@ -123,11 +124,12 @@ class CardDirections(Directions):
         self._query = number
         return self._drawn
 
-    def _seeds(self, number: int) -> Tensor:
-        """The seeds of query ``number``, int64 [K]."""
-        first = number * self._count
-        seeds = (self._stream.seed(n) for n in range(first, first + self._count))
-        return torch.tensor([philox.signed(seed) for seed in seeds])
+    def _seeds(self, number: int) -> int | Tensor:
+        """The seeds of query ``number``, int64 [K]; a card is given a single one as a number."""
+        numbers = range(number * self._count, (number + 1) * self._count)
+        seeds = [philox.signed(self._stream.seed(n)) for n in numbers]
+        alone = len(seeds) == 1 and arrays.is_card(self._device)
+        return seeds[0] if alone else torch.tensor(seeds)
 
 
 def card_record_directions(

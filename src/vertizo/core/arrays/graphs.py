@@ -9,8 +9,8 @@ when it is replayed no Python runs. So what differs from call to call comes in t
 * `fed` puts a number or an array of the host where the graph reads it.
 
 Anything else of the host is what it was during the capture. What works on a card may therefore keep
-its counters and draw its numbers by these functions only, and what looks at a tensor, or cannot
-tell, calls `eager_only`. Outside a capture they do just what they say.
+its counters and draw its numbers by these functions only, and what looks at a tensor calls
+`eager_only`. Outside a capture they do just what they say.
 
 What a graph computes lies in memory that later graphs use as well, until it is copied.
 """
@@ -22,7 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -182,26 +182,19 @@ def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callabl
 class Graph:
     """A captured call."""
 
-    _host: _Capture
+    host: _Capture
     _inputs: Sequence[Tensor]
     _outputs: Sequence[Tensor]
     _replay: Callable[[], None]
-    slots: Sequence[Tensor] = field(init=False)
-    """Where it reads what `fed` makes."""
     kept: Any = None
     """What its owner keeps of the capture."""
-
-    def __post_init__(self) -> None:
-        self.slots = self._host.slots
 
     def __call__(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay it on other numbers and tensors; results are copies."""
         for place, given in zip(self._inputs, tensors, strict=True):
-            given = arrays.pinned(given, place.device)
-            place.data.copy_(
-                given, non_blocking=True
-            )  # unseen by autograd, which may have saved it
-        self._host.begin(numbers)
+            # Past autograd: it may have saved the place, and lets no saved tensor be changed.
+            place.data.copy_(arrays.pinned(given, place.device), non_blocking=True)
+        self.host.begin(numbers)
         self._replay()
         return tuple(output.clone() for output in self._outputs)
 
@@ -259,8 +252,8 @@ class Graphed(Generic[Key]):
     def _captured(self, key: Key, numbers: int, tensors: Sequence[Tensor]) -> Graph | None:
         inputs = [tensor.to(self._device, copy=True) for tensor in tensors]
         try:  # twice: what is filled before a replay may not lie in memory that it works in
-            slots = self._attempt(key, _Capture(numbers, ()), inputs).slots
-            slots = [torch.empty_like(slot) for slot in slots]
+            first = self._attempt(key, _Capture(numbers, ()), inputs)
+            slots = [torch.empty_like(slot) for slot in first.host.slots]
             return self._attempt(key, _Capture(numbers, slots), inputs)
         except Exception as error:  # of whatever kind: eagerly it may work
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
