@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests import federations
 from tests.lazy import Lazy
 from tests.rows import each, examples
 from torch import Tensor
@@ -91,3 +94,18 @@ def test_a_query_decides_and_images_stay() -> None:
     assert torch.equal(images, before)
     alone = Augmentation(stream, 2, True)(7, torch.cat([images[:4], torch.rand(4, 1, 6, 6)]))
     assert torch.equal(alone[:4], first[:4]), "images do not depend on each other"
+
+
+@each("method, model", product(("dpzv", "cascaded", "czofo", "vafl"), ("mlp", "cnn")))
+def test_a_query_is_about_moved_images(method: str, model: str) -> None:
+    """Of every model, and those that read rows of the table in place as well."""
+    changes = {"client.model": {"name": model, "outputs": 3}, "client.crop": 2, "client.flip": True}
+    federation = federations.build(method, None, changes, of=federations.data(sides=(1, 4, 4)))
+    federation.start(upload_table=False)
+    client = federation.clients[1]
+    sent = federations.query(federations.ask(federation, 1))
+    images = client.features["train"][sent.ids]
+    assert client.augmentation is not None
+    wanted = client.pair.ask(0, client.augmentation(0, images))
+    assert torch.allclose(sent.embeddings, wanted, atol=1e-6)
+    assert not torch.allclose(sent.embeddings, client.pair.ask(0, images), atol=1e-2)

@@ -94,7 +94,9 @@ class ClientParty(Stateful):
         self._order: wire.Order | None = self._named if self.known else None
         self._open: OpenQuery | None = None
         train = self.features.get("train")
-        self._selected_from = None if train is None else self.pair.table_of(train)
+        self._selected_from: Tensor | None = None
+        if train is not None and self.augmentation is None:
+            self._selected_from = self.pair.table_of(train)
         self._table: NDArray[Any] | None = None
         self._buffer: NDArray[Any] = np.empty(0)
 
