@@ -108,7 +108,7 @@ TABLE = r'''
 # step-at-the-stale-embedding: the server trains at the embedding that the client sent the last time
 @ party/server_model.py contracts/test_methods.py
 -        for query in queries:
--            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
+-            self.table.store(query.client, ids, method.stored(query.embeddings), stamp)
          evaluated, moved = [], []
          for query in queries:
              new = method.evaluated(query, self.shared[query.client])
@@ -117,7 +117,7 @@ TABLE = r'''
                  moved.append((query.client, new))
          points = self.table.points(ids, moved)
 +        for query in queries:
-+            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
++            self.table.store(query.client, ids, method.stored(query.embeddings), stamp)
 
 # server-steps-at-old-weights: all local steps of the server follow the gradient of the first
 @ party/server_model.py methods/test_first_order.py contracts/test_methods.py

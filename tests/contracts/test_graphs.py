@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vertizo.core import arrays
 from vertizo.core.arrays import graphs
 from vertizo.core.arrays.graphs import Graph, Graphed
+from vertizo.core.errors import NonFiniteError
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.czofo import Czofo
@@ -102,6 +103,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("czofo", {"client.model.hidden": [5]}),
     ("compressed-vfl", {"method.local_steps": 3}),
     ("split", {"control": "random"}),
+    ("dpzv", {"control": "frozen"}),
     ("split", {"simulation.timeout": 0.5, "simulation.drop": 0.3}),
 ]
 
@@ -272,6 +274,23 @@ def test_secure_noise_is_drawn_for_every_call(monkeypatch: pytest.MonkeyPatch) -
     assert used.replayed == 4
     assert [one.tolist() for (one,) in found] == [one.tolist() for (one,) in wanted]
     assert len({tuple(one.tolist()) for (one,) in found}) == 6
+
+
+def test_what_leaves_its_bounds_ends_the_run_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a graph has checked it."""
+    with as_with_graphs(monkeypatch) as used:
+        federation = federations.build("dpzv", None, {"server.embedding_bound": 50.0})
+        federation.start(upload_table=True)
+        federations.go_on(federation, 15)
+        federation.simulator.upload("validation", 11)
+        federation.models[1].parameters.mul_(1e4)
+        before = used.replayed
+        federations.go_on(federation, 8)
+        assert used.replayed > before + 8
+        with pytest.raises(NonFiniteError, match="embeddings of client 1 are NaN or outside"):
+            federation.simulator.upload("validation", 11)
 
 
 class Looking(nn.Module):

@@ -58,18 +58,19 @@ class Watch:
         self._largest: dict[tuple[str, float], Tensor] = {}
         """Of a card's arrays, by name and bound: the largest absolute value so far, or NaN."""
 
-    def check(self, name: str, array: Tensor, bound: float) -> None:
-        """Raise NonFiniteError unless all values are finite and within the bound."""
+    def check(self, name: str, array: Tensor, bound: float) -> Tensor:
+        """Raise NonFiniteError unless all values are finite and within the bound; the array."""
         if array.is_cpu:
             numbers = np.ascontiguousarray(array.numpy(), np.float32)
             if not kernels.bounded(numbers, min(bound, LARGEST)):
                 raise _unbounded(name, bound)
-            return
+            return array
         largest = torch.linalg.vector_norm(array, math.inf)
         key = name, min(bound, LARGEST)
         if key not in self._largest:
             self._largest[key] = torch.zeros_like(largest)
         torch.maximum(self._largest[key], largest, out=self._largest[key])
+        return array
 
     def look(self) -> None:
         """Raise NonFiniteError for what was out of bounds on a card."""
@@ -102,6 +103,11 @@ def mended(array: Tensor, bound: float) -> Tensor:
     [1.0, 0.0, 0.0, -5.0]
     """
     return torch.where(array.isfinite(), array, 0.0).clamp_(-bound, bound)
+
+
+def within(name: str, array: Tensor, bound: float) -> Tensor:
+    """The array, or a `mended` copy if it is on a card or beyond the bound."""
+    return array if array.is_cpu and is_bounded(array, bound) else mended(array, bound)
 
 
 def out_of_step(words: str, *, server_is_behind: bool) -> ConflictError:
@@ -223,6 +229,9 @@ class QueryChecks:
     def __post_init__(self) -> None:
         self.watch, self._moves = Watch(), arrays.is_card(self.device)
         self._places = np.zeros(self.records, np.int32)
+        self.bounded = within if self.tolerant else self.watch.check
+        """(name, array, bound) → the array, mended or refused. What comes from a card is still to
+        be given to it, as part of the round's work there."""
 
     def largest_body(self, codec: Codec) -> int:
         """The most bytes in the body of a query that can be acceptable."""
@@ -250,10 +259,8 @@ class QueryChecks:
             known = self.received[client].known(ids)
             query = replace(query, embeddings=query.embeddings.cpu() + known)
         embeddings = query.embeddings
-        if not self.tolerant:
-            self.watch.check(name, embeddings, self.bound)
-        elif not embeddings.is_cpu or not is_bounded(embeddings, self.bound):
-            embeddings = mended(embeddings, self.bound)
+        if not self._moves or embeddings.is_cpu:
+            embeddings = self.bounded(name, embeddings, self.bound)
         if self._moves:
             embeddings = arrays.here(embeddings, self.device)
         return query if embeddings is query.embeddings else replace(query, embeddings=embeddings)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
 from vertizo.core.arrays import graphs
 from vertizo.core.arrays.graphs import Graph, Graphed
 from vertizo.methods.base import ClientPair, ClientSide, Features
+from vertizo.models.base import Selected
 
 
 class GraphedClient:
@@ -24,13 +26,27 @@ class GraphedClient:
         self, pair: ClientPair, side: ClientSide, device: torch.device, *, keeps: bool
     ) -> None:
         self._pair, self._side = pair, side
+        self._table: Tensor | None = None
+        """Training records, where graphs read a batch's rows of them."""
         self._ask = Graphed[None](self._asked, "a client's query", device, keeps=keeps)
         self._tell = Graphed[Graph | None](self._told, "a client's update", device)
 
     @property
     def pair(self) -> ClientPair:
         """The steps as a party calls them."""
-        return ClientPair(self.ask, self.tell, self._pair.table_of, self.forget)
+        return ClientPair(self.ask, self.tell, self.table_of, self.forget)
+
+    def table_of(self, features: Tensor) -> Tensor | None:
+        """The training records, if they are on the card; else batches are moved there."""
+        self._table = None if features.is_cpu else features
+        return self._table
+
+    def _given(self, features: Features) -> Tensor:
+        """What a call is given of its batch: record IDs, or the features themselves."""
+        return features.ids if isinstance(features, Selected) else features
+
+    def _features(self, given: Tensor) -> Tensor:
+        return given if self._table is None else arrays.rows(self._table, given)
 
     def forget(self) -> None:
         """Drop all graphs, and what they keep for an open query."""
@@ -40,10 +56,9 @@ class GraphedClient:
 
     def ask(self, number: int, features: Features) -> Tensor:
         """See `Method.ask`."""
-        assert isinstance(features, Tensor), "on a card nothing reads rows of a table in place"
         side = self._side
         side.pending = None
-        (embeddings,) = self._ask(None, (number,), (features,))
+        (embeddings,) = self._ask(None, (number,), (self._given(features),))
         if (graph := self._ask.used) is not None:
             if side.pending is not None:  # this was the capture
                 graph.kept = side.pending[1]
@@ -51,18 +66,18 @@ class GraphedClient:
         return embeddings
 
     def _asked(self, _: None, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor]:
-        return (self._pair.ask(numbers[0], tensors[0]),)
+        return (self._pair.ask(numbers[0], self._features(tensors[0])),)
 
     def tell(self, number: int, features: Features, values: Tensor) -> None:
         """See `Method.tell`."""
-        assert isinstance(features, Tensor), "on a card nothing reads rows of a table in place"
         side, asked = self._side, self._ask.used
         kept = side.pending is not None and side.pending[0] == number
         if kept and asked is None:  # of a query that was computed eagerly, and serves once
-            self._pair.tell(number, features, values)
+            self._pair.tell(number, self._features(self._given(features)), values)
             return
         # PyTorch lets nobody differentiate through weights that have moved since: capture at once.
-        self._tell(asked if kept else None, (number,), (features, values), at_once=kept)
+        given = self._given(features), values
+        self._tell(asked if kept else None, (number,), given, at_once=kept)
         if kept and self._tell.used is None:  # then nobody reads what a graph of `ask` keeps
             self._ask.is_eager = True
 
@@ -72,5 +87,6 @@ class GraphedClient:
         self._side.pending = None
         if asked is not None and graphs.is_capturing():
             self._side.pending = numbers[0], asked.kept
-        self._pair.tell(numbers[0], *tensors)
+        given, values = tensors
+        self._pair.tell(numbers[0], self._features(given), values)
         return ()

@@ -124,8 +124,9 @@ class ServerParty(Stateful):
         self._checks = QueryChecks(*sizes, self.bound, tolerant, self.received, device)
         self.watch = self._checks.watch
         self._graphed: Graphed[tuple[int, ...]] | None = None
-        if side.table.is_on_card and not side.method.is_foreign():
+        if side.table.is_on_card:
             self._graphed = Graphed(self._graph, "the label holder's answer", device)
+            self._graphed.is_eager |= side.method.is_foreign()
         self._max_body = self._checks.largest_body(self.up)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
@@ -247,7 +248,10 @@ class ServerParty(Stateful):
     ) -> tuple[Tensor, ...]:
         ids, *embeddings = tensors
         asked = zip(clients, numbers[1:], embeddings, strict=True)
-        queries = [Query(client, number, ids, sent) for client, number, sent in asked]
+        queries = []
+        for client, number, sent in asked:
+            name = f"the embeddings of client {client}"
+            queries.append(Query(client, number, ids, self._checks.bounded(name, sent, self.bound)))
         return tuple(reply.values for reply in self.side.answer(queries, numbers[0]))
 
     @property

@@ -334,10 +334,11 @@ class ServerSide:
         On one query (asynchronous), or one of every client on one batch (synchronous).
         """
         method, model, ids = self.method, self.model, queries[0].ids
+        stamp: Scalar = round_
         if self.table.is_on_card:
-            ids = self.table.here(ids)
+            ids, stamp = self.table.here(ids), self.table.stamp(round_)
         for query in queries:
-            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
+            self.table.store(query.client, ids, method.stored(query.embeddings), stamp)
         evaluated, moved = [], []
         for query in queries:
             new = method.evaluated(query, self.shared[query.client])
@@ -362,7 +363,7 @@ class ServerSide:
             answer = method.answered(query, self._released(told), self.plan.noise_std)
             replies.append(Reply(query.client, query.number, answer.values))
             if answer.moved is not None:
-                self.table.store(query.client, ids, answer.moved, round_)
+                self.table.store(query.client, ids, answer.moved, stamp)
         self.meter.add(evaluation)
         joined = points.together() if self._perturbs_clients else points.rows
         for step in range(self._steps):
@@ -371,7 +372,7 @@ class ServerSide:
             self.update.step(model, evaluation, joined, labels)
             if method.as_pytorch:
                 model.settle()
-        self.staleness.add_ages(*self.table.ages(ids, round_))
+        self.staleness.add_ages(*self.table.ages(ids, stamp))
         return replies
 
     def learn(self, labels: Tensor) -> None:

@@ -78,34 +78,40 @@ class EmbeddingTable(Stateful):
         """Move record IDs to where the table is."""
         return arrays.here(ids, self.device)
 
-    def _stamp(self, round_: int) -> Tensor:
+    def stamp(self, round_: int) -> Tensor:
         """The number of a round on a card, int32 of no dimension."""
         stamp: Tensor = graphs.fed(int, round_, device=self.device, dtype=torch.int32)
         return stamp
 
-    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
-        """Replace the client's entries of those records, [batch] and [batch, d_h]."""
+    def store(self, client: int, ids: Tensor, embeddings: Tensor, stamp: Scalar) -> None:
+        """Replace the client's entries of those records, [batch] and [batch, d_h].
+
+        ``stamp`` is the round's number, or `stamp` of it.
+        """
         if self.is_on_card:
             places = self.here(ids)
             card.put_rows(self.values, places, self.here(embeddings), self._start[client])
-            card.put_rows(self.refreshed, places, self._stamp(round_).expand(len(ids), 1), client)
+            stamp = stamp if isinstance(stamp, Tensor) else self.stamp(int(stamp))
+            card.put_rows(self.refreshed, places, stamp.expand(len(ids), 1), client)
             return
         rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
-        kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
+        kernels.stamp(self._rounds, rows, len(self._rounds), client, int(stamp))
 
-    def ages(self, ids: Tensor, round_: int) -> tuple[Scalar, int, Scalar]:
+    def ages(self, ids: Tensor, stamp: Scalar) -> tuple[Scalar, int, Scalar]:
         """Ages of the other clients' entries of those records, in rounds: sum, count and largest.
 
         The client that asked has stored its entry in this round, so that its age, 0, is left out.
         """
         if self.is_on_card:
-            found, oldest = card.ages(self.refreshed, self.here(ids), self._stamp(round_))
+            stamp = stamp if isinstance(stamp, Tensor) else self.stamp(int(stamp))
+            found, oldest = card.ages(self.refreshed, self.here(ids), stamp)
             return found, len(ids) * (len(self.dims) - 1), oldest
         rounds, rows = self._rounds, ids.numpy()
         total, least = kernels.ages(rounds, rows, len(rounds))
         count, clients = len(rows), rounds.shape[1]
-        return round_ * count * clients - total, count * (clients - 1), round_ - least
+        now = int(stamp)
+        return now * count * clients - total, count * (clients - 1), now - least
 
     def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
         """The server model's inputs for those records, with some clients' parts replaced.

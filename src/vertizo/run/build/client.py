@@ -25,6 +25,7 @@ from vertizo.models.base import Model
 from vertizo.models.mixing import mixes_records
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
+from vertizo.models.torch import TorchModel
 from vertizo.party.batches import Augmentation, Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.graphed_client import GraphedClient
@@ -138,7 +139,7 @@ def make_client(
         secrets = stream.child("noise", digest or config.digest)
         added = EmbeddingNoise(noise.clip, noise.noise_std, secrets)
     pair = method.client(side)
-    if arrays.is_card(device) and not method.is_foreign():
+    if arrays.is_card(device) and isinstance(model, TorchModel) and not method.is_foreign():
         keeps = method.first_order_client
         pair = GraphedClient(pair, side, device, keeps=keeps).pair
     party = ClientParty(
