@@ -132,8 +132,8 @@ TABLE = r'''
 
 # own-entry-counts-as-stale: the mean staleness counts the fresh entry of the client that asks
 @ party/table.py party/test_table.py run/test_simulator.py
--return round_ * count * clients - total, count * (clients - 1), round_ - least
-+return round_ * count * clients - total, count * clients, round_ - least
+-return now * count * clients - total, count * (clients - 1), now - least
++return now * count * clients - total, count * clients, now - least
 
 # other-query-gets-the-reply: another query under an answered number gets the reply to the first
 @ party/checks.py party/test_party.py network/test_delivery.py

@@ -13,7 +13,7 @@ from tests import federations
 
 from vertizo.core.errors import ConfigError
 from vertizo.lab import cards
-from vertizo.lab.processes import Pool
+from vertizo.lab.processes import Pool, _make
 from vertizo.lab.ray import _room
 
 
@@ -77,6 +77,17 @@ def test_no_card_has_more_than_its_share(jobs: int, places: tuple[int, ...], mos
         taken = Counter(going)
         assert all(card is None or taken[card] <= places.count(card) for card in taken)
         assert all((card is None) == (not places) for card in going)
+
+
+def test_a_call_works_on_its_card_and_leaves_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    for name in ("set_device", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *given, name=name: done.append((name, *given)))
+    assert _make(None, int, "3") == 3
+    assert not done
+    with pytest.raises(ValueError, match="invalid literal"):
+        _make(1, int, "three")
+    assert done == [("set_device", 1), ("empty_cache",), ("reset_peak_memory_stats",)]
 
 
 class Cluster:

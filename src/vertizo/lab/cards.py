@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
@@ -29,9 +30,17 @@ def uses_card(config: ExperimentConfig) -> bool:
     return "cuda" in (config.device, config.client.device, config.server.device)
 
 
-def take(card: int | None) -> None:
-    """Make this process work on a card; None for whichever it would."""
-    if card is not None:
-        import torch
+@contextmanager
+def taken(card: int | None) -> Iterator[None]:
+    """Work on a card inside the block, and leave its memory to others; None for no card."""
+    if card is None:
+        yield
+        return
+    import torch
 
-        torch.cuda.set_device(card)
+    torch.cuda.set_device(card)
+    try:
+        yield
+    finally:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()  # the next call's is its own

@@ -161,8 +161,8 @@ _call = _Call()
 
 
 def _make(card: int | None, function: Callable[..., Any], *arguments: Any) -> Any:
-    cards.take(card)
-    return _call.make(function, *arguments)
+    with cards.taken(card):
+        return _call.make(function, *arguments)
 
 
 def _begin(stop: Connection) -> None:

@@ -334,7 +334,7 @@ class ServerSide:
         On one query (asynchronous), or one of every client on one batch (synchronous).
         """
         method, model, ids = self.method, self.model, queries[0].ids
-        stamp: Scalar = round_
+        stamp: int | Tensor = round_
         if self.table.is_on_card:
             ids, stamp = self.table.here(ids), self.table.stamp(round_)
         for query in queries:

@@ -78,12 +78,14 @@ class EmbeddingTable(Stateful):
         """Move record IDs to where the table is."""
         return arrays.here(ids, self.device)
 
-    def stamp(self, round_: int) -> Tensor:
-        """The number of a round on a card, int32 of no dimension."""
+    def stamp(self, round_: int | Tensor) -> Tensor:
+        """The number of a round on a card, int32 of no dimension; itself if it is there."""
+        if isinstance(round_, Tensor):
+            return round_
         stamp: Tensor = graphs.fed(int, round_, device=self.device, dtype=torch.int32)
         return stamp
 
-    def store(self, client: int, ids: Tensor, embeddings: Tensor, stamp: Scalar) -> None:
+    def store(self, client: int, ids: Tensor, embeddings: Tensor, stamp: int | Tensor) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h].
 
         ``stamp`` is the round's number, or `stamp` of it.
@@ -91,21 +93,20 @@ class EmbeddingTable(Stateful):
         if self.is_on_card:
             places = self.here(ids)
             card.put_rows(self.values, places, self.here(embeddings), self._start[client])
-            stamp = stamp if isinstance(stamp, Tensor) else self.stamp(int(stamp))
-            card.put_rows(self.refreshed, places, stamp.expand(len(ids), 1), client)
+            stamps = self.stamp(stamp).expand(len(ids), 1)
+            card.put_rows(self.refreshed, places, stamps, client)
             return
         rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
         kernels.stamp(self._rounds, rows, len(self._rounds), client, int(stamp))
 
-    def ages(self, ids: Tensor, stamp: Scalar) -> tuple[Scalar, int, Scalar]:
+    def ages(self, ids: Tensor, stamp: int | Tensor) -> tuple[Scalar, int, Scalar]:
         """Ages of the other clients' entries of those records, in rounds: sum, count and largest.
 
         The client that asked has stored its entry in this round, so that its age, 0, is left out.
         """
         if self.is_on_card:
-            stamp = stamp if isinstance(stamp, Tensor) else self.stamp(int(stamp))
-            found, oldest = card.ages(self.refreshed, self.here(ids), stamp)
+            found, oldest = card.ages(self.refreshed, self.here(ids), self.stamp(stamp))
             return found, len(ids) * (len(self.dims) - 1), oldest
         rounds, rows = self._rounds, ids.numpy()
         total, least = kernels.ages(rounds, rows, len(rounds))
