@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -108,7 +109,7 @@ def config(
         node = tree
         for folder in folders:
             node = node.setdefault(folder, {})
-        node[last] = value
+        node[last] = deepcopy(value)  # which the next key may add to
     return parse(tree)
 
 
