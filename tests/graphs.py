@@ -46,9 +46,6 @@ class Recorder(TorchDispatchMode):
     overwrites what all of them computed before.
     """
 
-    shared: list[Tensor]
-    """Results of all graphs that share memory."""
-
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[tuple[Any, Any, Any, Any]] = []

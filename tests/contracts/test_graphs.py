@@ -65,16 +65,11 @@ def same(one: Federation, other: Federation) -> None:
     assert not federations.differences(wanted, found)
 
 
-@each("method, timing, update, plan", CASES, gate=FEW)
+@each("case", CASES, gate=FEW)
 def test_rounds_are_the_eager_ones(
-    method: str,
-    timing: str,
-    update: str | None,
-    plan: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    case: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held_to_eager(lambda: made(method, timing, update, plan), monkeypatch, caplog)
+    held_to_eager(lambda: made(*case), monkeypatch, caplog)
 
 
 ADAM = {
@@ -326,21 +321,16 @@ def test_what_cannot_be_captured_runs_eagerly(
 
 
 @on_a_card
-@each("method, timing, update, plan", CASES)
+@each("case", CASES)
 def test_on_a_card_too(
-    method: str,
-    timing: str,
-    update: str | None,
-    plan: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    case: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "are_available", lambda device: False)
-        eager = made(method, timing, update, plan, device="cuda")
+        eager = made(*case, device="cuda")
         eager.start(upload_table=True)
         federations.go_on(eager)
-    found = made(method, timing, update, plan, device="cuda")
+    found = made(*case, device="cuda")
     found.start(upload_table=True)
     federations.go_on(found)
     same(eager, found)

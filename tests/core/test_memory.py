@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from vertizo.core import memory
 
 AGAIN = """
 import resource
@@ -51,3 +54,14 @@ def test_the_same_pages_come_back(kept: str, large: bool) -> None:
             assert faults < 100
         else:
             assert faults >= 10 * size / 2**21  # a fault a page at least, were pages huge
+
+
+def test_the_line_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the processor, and on a card, whose memory it names."""
+    assert memory.advice().startswith("memory ran out; use a smaller model")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 75 * 2**30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    assert memory.of_card() == (75, 80)
+    assert memory.advice().startswith("the card's memory ran out: this run had 75.0 of 80.0 GiB")
+    assert memory.ran_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))

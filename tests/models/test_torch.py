@@ -8,12 +8,16 @@ import pytest
 import torch
 from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from tests.refusals import refused
+from tests.rows import each
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.models.architectures.networks import cnn, mlp
 from vertizo.models.base import Points
 from vertizo.models.linear.linear_stack import LinearStack
+from vertizo.models.parts import is_same_in_training
 from vertizo.models.torch import TorchModel, flatten, wrap
 
 IMAGES = torch.randn(6, 1, 4, 8, generator=torch.Generator().manual_seed(1))
@@ -120,6 +124,40 @@ def test_modules_run_in_evaluation_mode() -> None:
     inputs = torch.randn(4, 3)
     assert torch.equal(model(inputs), model(inputs))
     assert not module.training
+
+
+class Hidden(nn.Linear):
+    """Whose code nobody knows: it draws in training."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return dropout(super().forward(rows), 0.5, self.training)
+
+
+TRAINED = {
+    "linear": (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.GroupNorm(2, 4)), True),
+    "ours": (network(), True),
+    "no dropout": (nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.0)), True),
+    "attention": (nn.MultiheadAttention(4, 2), True),
+    "dropout": (nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1)), False),
+    "dropout in attention": (nn.MultiheadAttention(4, 2, dropout=0.1), False),
+    "random slopes": (nn.Sequential(nn.Linear(3, 4), nn.RReLU()), False),
+    "batch normalisation": (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), False),
+    "running means": (nn.InstanceNorm2d(2, affine=True, track_running_stats=True), False),
+    "somebody's": (nn.Sequential(Hidden(3, 4)), False),
+}
+
+
+@each("name", TRAINED)
+def test_training_mode_is_left_out_where_it_is_known_to_change_nothing(name: str) -> None:
+    module, same = TRAINED[name]
+    assert is_same_in_training(module) == same
+
+
+def test_what_somebody_draws_in_training_is_drawn() -> None:
+    model = TorchModel(Hidden(3, 20), torch.zeros(80), ["weight", "bias"], Stream.from_seed(1))
+    zeros = [int((model.forward(Points(torch.ones(8, 3)), n)[0] == 0).sum()) for n in (0, 1)]
+    assert all(40 < count < 120 for count in zeros)
+    assert not bool((model(torch.ones(8, 3)) == 0).any())
 
 
 def test_integer_inputs() -> None:

@@ -68,3 +68,5 @@ def test_the_line_of_figures(epsilon: float | None, words: str) -> None:
     here = Progress(**{**vars(HERE), "epsilon": epsilon})
     known = "30 of 120 rounds · 15/s · loss 0.500 · acc 75.0 % · 1.2 MB"
     assert live.figures(here) == f"{known} · {words}"
+    on_a_card = Progress(**{**vars(here), "card": (3.21, 139.8)})
+    assert live.figures(on_a_card) == f"{known} · {words} · card 3.2 of 140 GiB"

@@ -80,7 +80,7 @@ def advice() -> str:
         return "memory ran out; use a smaller model, a smaller batch_size or fewer processes"
     return (
         f"the card's memory ran out: this run had {card[0]:.1f} of {card[1]:.1f} GiB; use a "
-        "smaller batch_size, a smaller model, precision bfloat16 or fewer runs on a card"
+        "smaller batch_size, a smaller model, client.precision=bfloat16 or fewer runs on a card"
     )
 
 

@@ -147,7 +147,7 @@ class Method(Chosen):
 
     @classmethod
     def is_foreign(cls) -> bool:
-        """Whether it comes from outside this package: nobody knows what its steps keep then."""
+        """Whether it comes from outside this package: what its steps keep is not known then."""
         return not cls.__module__.startswith("vertizo.")
 
     paper: ClassVar[str] = ""

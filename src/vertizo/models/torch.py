@@ -163,8 +163,8 @@ class TorchModel(DifferentiableModel):
     ) -> Tensor:
         """Outputs at ``w + offset · direction``: on a card at all offsets in one pass.
 
-        A card is hardly slower with twice the work of a small model, which ``torch.vmap`` gives it,
-        where it takes the module and the code of its layers is known.
+        A card is hardly slower with several times the work of a small model. ``torch.vmap`` gives
+        it that where it takes the module, and the code of the module's layers is known.
         """
         if self.parameters.is_cpu or not self._maps_weights:
             return super().along(direction, offsets, inputs)
@@ -176,7 +176,8 @@ class TorchModel(DifferentiableModel):
         weights = {name: part.view(-1, *weight.shape) for (name, weight), part in pairs}
         try:
             with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("error", UserWarning)  # of layers that it takes one by one
+                # of layers that it takes one by one
+                warnings.filterwarnings("error", "There is a performance drop", UserWarning)
                 outputs = torch.vmap(lambda each: self._run(each, rows))(weights)
         except Exception:  # of whatever kind: it works one after the other
             self._maps_weights = False

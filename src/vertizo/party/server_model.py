@@ -163,7 +163,7 @@ class TrainingMeter(Stateful):
         if isinstance(correct, Tensor):
             graphs.each_call(partial(self._count, len(losses)))
             if self._unread is None:
-                graphs.eager_only("sums begin")
+                graphs.eager_only("its running sums are made in this call")
                 self._unread = losses.new_zeros(2, dtype=torch.float64)
             self._unread[0].add_(losses.sum())
             self._unread[1].add_(correct)

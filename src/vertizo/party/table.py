@@ -199,7 +199,7 @@ class Staleness(Stateful):
         if isinstance(total, Tensor) and isinstance(oldest, Tensor):
             graphs.each_call(partial(self._count, count))
             if self._unread is None:
-                graphs.eager_only("sums begin")
+                graphs.eager_only("its running sums are made in this call")
                 self._unread = total.new_zeros(2)
             self._unread[0].add_(total)
             torch.maximum(self._unread[1], oldest, out=self._unread[1])

@@ -122,8 +122,8 @@ def each_call(action: Callable[[], Result]) -> Result | Number:
 
     In a capture the result is a `Number`, which stands for those of the calls.
     """
-    capture = _capture.get()
-    return action() if capture is None else capture.number(action)
+    host = _capture.get()
+    return action() if host is None else host.number(action)
 
 
 def fed(
@@ -145,9 +145,9 @@ def fed(
     if not arrays.is_card(device):
         return make(*numbers)
     dtype = torch.float32 if dtype is None else dtype
-    if (capture := _capture.get()) is not None:
+    if (host := _capture.get()) is not None:
         empty = partial(torch.empty, shape, dtype=dtype, device=device)
-        return capture.slot(make, numbers, empty)
+        return host.slot(make, numbers, empty)
     value = make(*numbers)
     if isinstance(value, torch.Tensor):
         return arrays.here(value, device)
