@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core import arrays, kernels
+from vertizo.core.arrays.levels import LevelTable
 from vertizo.core.errors import ConflictError, UnknownPartyError
 from vertizo.core.state import Stateful
 from vertizo.methods.base import ClientPair, Features
@@ -84,6 +85,8 @@ class ClientParty(Stateful):
     """Changes a batch's images before they are embedded and trained on; None for no change."""
     teaching: Callable[[Tensor], Tensor] | None = None
     """Features → the numbers that private labels are made with; None where they need none."""
+    levels: LevelTable | None = None
+    """Training features where the model is, as bytes; None to read them in ``features``."""
     device: torch.device = CPU
     """Where training features are, and where replies are worked on."""
 
@@ -144,13 +147,14 @@ class ClientParty(Stateful):
         """Features of a query's batch, where they are or in a buffer that the next overwrites."""
         if self._selected_from is not None:
             return Selected(self._selected_from, ids)
-        if not self.features["train"].is_cpu:
-            batch = arrays.rows(self.features["train"], ids)
+        train, levels = self.features["train"], self.levels
+        if levels is not None or not train.is_cpu:
+            batch = arrays.rows(train, ids) if levels is None else levels.rows(ids)
             return batch if self.augmentation is None else self.augmentation(number, batch)
         if self._table is None:
-            self._table = np.ascontiguousarray(self.features["train"].numpy())
+            self._table = np.ascontiguousarray(train.numpy())
             shape = (self.batches.size, *self._table.shape[1:])
-            self._buffer = torch.empty(shape, dtype=self.features["train"].dtype).numpy()
+            self._buffer = torch.empty(shape, dtype=train.dtype).numpy()
         wanted = ids.numpy()
         rows = self._buffer[: wanted.size]
         kernels.gather(rows, self._table, wanted, len(self._table))

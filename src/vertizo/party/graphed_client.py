@@ -10,6 +10,7 @@ from torch import Tensor
 from vertizo.core import arrays
 from vertizo.core.arrays import graphs
 from vertizo.core.arrays.graphs import Graph, Graphed
+from vertizo.core.arrays.levels import LevelTable
 from vertizo.methods.base import ClientPair, ClientSide, Features
 from vertizo.models.base import Selected
 
@@ -23,11 +24,17 @@ class GraphedClient:
     """
 
     def __init__(
-        self, pair: ClientPair, side: ClientSide, device: torch.device, *, keeps: bool
+        self,
+        pair: ClientPair,
+        side: ClientSide,
+        device: torch.device,
+        *,
+        keeps: bool,
+        levels: LevelTable | None = None,
     ) -> None:
-        self._pair, self._side = pair, side
+        self._pair, self._side, self._levels = pair, side, levels
         self._table: Tensor | None = None
-        """Training records, where graphs read a batch's rows of them."""
+        """Training records, where graphs read a batch's rows of them, or of ``levels``."""
         self._ask = Graphed[None](self._asked, "a client's query", device, keeps=keeps)
         self._tell = Graphed[Graph | None](self._told, "a client's update", device)
 
@@ -37,8 +44,9 @@ class GraphedClient:
         return ClientPair(self.ask, self.tell, self.table_of, self.forget)
 
     def table_of(self, features: Tensor) -> Tensor | None:
-        """The training records, if they are on the card; else batches are moved there."""
-        self._table = None if features.is_cpu else features
+        """The training records, if they are on the card, perhaps as levels; else batches are
+        moved there."""
+        self._table = None if features.is_cpu and self._levels is None else features
         return self._table
 
     def _given(self, features: Features) -> Tensor:
@@ -46,7 +54,9 @@ class GraphedClient:
         return features.ids if isinstance(features, Selected) else features
 
     def _features(self, given: Tensor) -> Tensor:
-        return given if self._table is None else arrays.rows(self._table, given)
+        if self._table is None:
+            return given
+        return arrays.rows(self._table, given) if self._levels is None else self._levels.rows(given)
 
     def forget(self) -> None:
         """Drop all graphs, and what they keep for an open query."""

@@ -138,14 +138,16 @@ def make_client(
     if noise is not None:
         secrets = stream.child("noise", digest or config.digest)
         added = EmbeddingNoise(noise.clip, noise.noise_std, secrets)
-    pair = method.client(side)
+    pair, levels = method.client(side), placement.levels_beside(model, table, device)
+    if levels is None:
+        features = placement.features_beside(model, features, device)
     if arrays.is_card(device) and isinstance(model, TorchModel) and not method.is_foreign():
         keeps = method.first_order_client
-        pair = GraphedClient(pair, side, device, keeps=keeps).pair
+        pair = GraphedClient(pair, side, device, keeps=keeps, levels=levels).pair
     party = ClientParty(
         index=index,
         pair=pair,
-        features=placement.features_beside(model, features, device),
+        features=features,
         embed=model,
         batches=known_batches(config, records, public, index)
         or Batches(records, config.batch_size, stream.child("batches")),
@@ -158,6 +160,7 @@ def make_client(
         known=codecs.ids == "implicit",
         augmentation=_augmentation(options, table, stream),
         teaching=teaching,
+        levels=levels,
         device=device,
     )
     with models.named("client.model"):

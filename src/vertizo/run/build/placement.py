@@ -10,6 +10,7 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.sections.client import ClientConfig
 from vertizo.config.sections.server import ServerConfig
+from vertizo.core.arrays.levels import LevelTable, level_table
 from vertizo.core.errors import ConfigError
 from vertizo.methods.base import Method
 from vertizo.models.base import Model, Where
@@ -55,7 +56,18 @@ def features_beside(
 ) -> Mapping[Purpose, Tensor]:
     """Move training features to a model's card if they fit; else its batches are moved later."""
     train = features["train"]
+    fit = _fit(model, train.nbytes, device)
+    return {**features, "train": train.to(device)} if fit else features
+
+
+def levels_beside(model: Model, train: Tensor, device: torch.device) -> LevelTable | None:
+    """Copy 8-bit images to a model's card if they fit; None for other features."""
+    return level_table(train, device) if _fit(model, train.nbytes // 4, device) else None
+
+
+def _fit(model: Model, size: int, device: torch.device) -> bool:
+    """Whether so many bytes take at most half of what is free where the model is, on a card."""
     if device.type != "cuda" or not isinstance(model, TorchModel):
-        return features
+        return False
     free, _ = torch.cuda.mem_get_info(device)
-    return {**features, "train": train.to(device)} if 2 * train.nbytes < free else features
+    return 2 * size < free
