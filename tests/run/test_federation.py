@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import federations
 from tests.data.refusals import refused
 from tests.rows import each
 from tests.same import same
@@ -310,3 +311,10 @@ class TestUsersModels:
         self, path: str, parameters: int, words: list[str]
     ) -> None:
         refused(["client.model", *words], ConfigError, made, *function(path, parameters=parameters))
+
+
+def test_options_of_one_federation_are_not_those_of_the_next() -> None:
+    """Of those for tests: a key within a shared default stays with the one that asked for it."""
+    before = federations.config()
+    federations.config(changes={"client.model.hidden": [5], "server.model.hidden": [7, 7]})
+    assert federations.config() == before

@@ -29,7 +29,7 @@ SMALLER = {
     *(f"cascaded-{each}" for each in ["table2", "figure3", "figure4", "figure5"]),
     *(
         f"czofo-{each}"
-        for each in ["table3", "table4", "table5", *(f"figure{k}" for k in (2, 3, 4, 5))]
+        for each in ["table3", "table4", "table5", *(f"figure{k}" for k in (3, 4, 5))]
     ),
     *(f"dpzv-figure{k}" for k in (2, 3, 5, 6, 7)),
 }
