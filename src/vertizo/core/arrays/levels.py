@@ -11,7 +11,7 @@ from vertizo.core import arrays
 
 LEVELS = 256
 CHUNK = 2**24
-"""Bytes of a table that are looked at at once."""
+"""Bytes of a table that are copied to a card at a time."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class LevelTable:
     """A table of images whose channels have at most 256 different numbers each, as 8-bit images do.
 
     Scaling pixels gives each channel one float32 for each of 256 levels. Kept are a pixel's level
-    and its channel's numbers; rows of the table are looked up in them and are the same to the bit.
+    and its channel's numbers, in which rows of the table are looked up, the same to the bit.
     """
 
     levels: Tensor

@@ -56,16 +56,16 @@ def features_beside(
 ) -> Mapping[Purpose, Tensor]:
     """Move training features to a model's card if they fit; else its batches are moved later."""
     train = features["train"]
-    fit = _fit(model, train.nbytes, device)
-    return {**features, "train": train.to(device)} if fit else features
+    fits = _fits(model, train.nbytes, device)
+    return {**features, "train": train.to(device)} if fits else features
 
 
 def levels_beside(model: Model, train: Tensor, device: torch.device) -> LevelTable | None:
     """Copy 8-bit images to a model's card if they fit; None for other features."""
-    return level_table(train, device) if _fit(model, train.nbytes // 4, device) else None
+    return level_table(train, device) if _fits(model, train.nbytes // 4, device) else None
 
 
-def _fit(model: Model, size: int, device: torch.device) -> bool:
+def _fits(model: Model, size: int, device: torch.device) -> bool:
     """Whether so many bytes take at most half of what is free where the model is, on a card."""
     if device.type != "cuda" or not isinstance(model, TorchModel):
         return False
