@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeGuard
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from vertizo.core import arrays
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Timing
 from vertizo.core.plugins.lazy_import import torch
@@ -99,11 +100,11 @@ class AlongDirections(Method):
     def _made(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
         size, model = side.model.parameters.numel(), side.model
         count = min(self.num_directions, size)
-        chosen = torch.zeros(self.num_directions, size)
+        chosen = model.parameters.new_zeros(self.num_directions, size)
         stream = side.stream.child("tangents")
         if self.directions == "orthonormal":
             numbers = stream.generator(number).standard_normal((size, count), dtype=np.float32)
-            drawn = torch.linalg.qr(torch.from_numpy(numbers)).Q.t()
+            drawn = torch.linalg.qr(arrays.here(torch.from_numpy(numbers), chosen.device)).Q.t()
             chosen[:count] = drawn / count**0.5  # for standardised inputs, length 1 as well
             return chosen
         if not isinstance(model, DifferentiableModel):

@@ -92,7 +92,7 @@ class LabelStatistic(AlongDirections):
 
     def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
         """``a``, and σ."""
-        return Answered(torch.cat([released, torch.tensor([noise_std])]))
+        return Answered(torch.cat([released, released.new_full((1,), noise_std)]))
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m + S v``."""
@@ -136,8 +136,8 @@ def fitted(
         found = _log_partition(start + torch.einsum("knd,k->nd", along, v.float()))
         return found.double() @ weights.double() / records + told @ v + ridge @ v.square() / 2
 
-    at = torch.zeros(int(used.sum()), dtype=torch.float64)
     along, told, ridge = along[used], told[used], ridge[used]
+    at = torch.zeros_like(told)
     here = value(at)
     for _ in range(NEWTON_STEPS):
         slopes, curved = _derivatives(start + torch.einsum("knd,k->nd", along, at.float()))
@@ -158,7 +158,7 @@ def fitted(
         here = there
         if fell < CLOSE:
             break
-    whole = torch.zeros(len(used), dtype=torch.float64)
+    whole = torch.zeros_like(used, dtype=torch.float64)
     whole[used] = at
     return whole.float()
 

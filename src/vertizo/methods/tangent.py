@@ -76,7 +76,7 @@ class Tangent(AlongDirections):
         if self.directions == "principal":
             curvature = along.square().sum(2).mean(1) / self.damping
         else:  # what a row of length 1 has on average, so that no record's features are in it
-            curvature = torch.full((len(along),), 1 / (len(along) * self.damping)).double()
+            curvature = along.new_full((len(along),), 1 / (len(along) * self.damping)).double()
         divisor = curvature.square() + (noise_std / self.spread) ** 2
         step = torch.where(divisor > 0, released * curvature / divisor, 0.0)
         step = step.nan_to_num(0.0).clamp(-LARGEST, LARGEST)  # tangents may be of any size

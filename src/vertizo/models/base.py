@@ -30,18 +30,12 @@ AT_ONCE = 2**24
 
 @dataclass(frozen=True)
 class Where:
-    """A model's device, its precision there, and the device of its results."""
+    """A model's device, and its precision there."""
 
     device: str = "cpu"
-    """Device of its parameters, and of gradients with respect to these."""
+    """Device of its parameters and of all that it computes."""
     precision: Precision = "float32"
     """Precision of products on a card."""
-    results: str | None = None
-    """Device of outputs, and of gradients with respect to inputs; None for the model's."""
-
-    def back(self, result: Tensor) -> Tensor:
-        """Copy a result to the device of results."""
-        return result if self.results is None else result.to(self.results)
 
 
 PROCESSOR = Where()

@@ -105,8 +105,9 @@ class EncodedModel(DifferentiableModel):
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs for rows of joined embeddings and own features, [batch, outputs]."""
-        encoded = self._encoder(self._own(inputs))
-        return self._top(torch.cat([inputs[:, : self._width], encoded], 1))
+        rows = inputs.to(self.parameters.device)
+        encoded = self._encoder(self._own(rows))
+        return self._top(torch.cat([rows[:, : self._width], encoded], 1))
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""

@@ -184,7 +184,7 @@ class RecordwiseModel(TorchModel):
         return [torch.Size([self._widths[row.shape]])]
 
     def _each(self, asked: _Asked, rows: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        """Ask about every record; each part is [records, ...], on the device of results."""
+        """Ask about every record; each part is [records, ...]."""
         graphs.eager_only("a model of your own is asked about each record apart")
         if not len(rows):
             blank = [part.new_zeros(1, *part.shape[1:]) for part in (rows, *more)]
@@ -195,7 +195,7 @@ class RecordwiseModel(TorchModel):
             if found is None:
                 found = self._one_by_one(asked, rows, *more)
         self._went.setdefault(asked.name, maps)  # the records of a later call decide nothing
-        return tuple(map(self.back, found))
+        return found
 
     def _together(self, asked: _Asked, *each: Tensor) -> tuple[Tensor, ...] | None:
         """Ask in one pass; None where ``torch.vmap`` refuses, or might not keep records apart."""

@@ -28,7 +28,7 @@ from vertizo.models.base import (
     gathered,
     put,
 )
-from vertizo.models.linear.linear_stack import LinearStack, layers_of
+from vertizo.models.linear.linear_stack import LinearStack, are_affine, layers_of
 from vertizo.models.parts import (
     Buffers,
     check,
@@ -126,6 +126,12 @@ class TorchModel(DifferentiableModel):
         self._maps_weights = is_known(module)
         """Whether it takes several sets of weights, likewise."""
 
+    @property
+    def is_affine(self) -> bool:
+        """Whether all of the module is one linear layer, none of it frozen."""
+        layers = None if self._frozen else layers_of(self.module)
+        return layers is not None and are_affine(layers)
+
     def state(self) -> State:
         """w, live; with frozen parameters and buffers, where there are some."""
         rest = {**self._frozen, **self._buffers.kept()}
@@ -153,10 +159,10 @@ class TorchModel(DifferentiableModel):
         inputs = inputs.to(self.parameters.device)
         with torch.no_grad():
             if self._training is not None:
-                return self.back(self._run(self._buffers.copies(), inputs))
+                return self._run(self._buffers.copies(), inputs)
             outputs = self._run({}, inputs)
             self._buffers.check_unchanged()
-            return self.back(outputs)
+            return outputs
 
     def along(
         self, direction: Tensor, offsets: Sequence[float], inputs: Tensor | Selected
@@ -183,7 +189,7 @@ class TorchModel(DifferentiableModel):
             self._maps_weights = False
             return super().along(direction, offsets, inputs)
         self._buffers.check_unchanged()
-        return self.back(outputs)
+        return outputs
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""
@@ -201,7 +207,7 @@ class TorchModel(DifferentiableModel):
             with warnings.catch_warnings():  # of what PyTorch imports for it the first time
                 warnings.simplefilter("ignore", DeprecationWarning)
                 moved = torch.func.jvp(outputs, (at,), (along,))[1]
-            found.append(self.back(moved.detach()))
+            found.append(moved.detach())
         return torch.stack(found)
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
@@ -219,7 +225,7 @@ class TorchModel(DifferentiableModel):
                 self._made = self._buffers.changed(swapped)
         if not outputs.requires_grad:
             raise self.not_differentiable()
-        values = self.back(outputs.detach())
+        values = outputs.detach()
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
         return values, _GraphPullback(self, outputs, weights, variable)
@@ -259,7 +265,7 @@ class TorchModel(DifferentiableModel):
                 with warnings.catch_warnings():  # of layers that it takes one by one
                     warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                     found = torch.vmap(mapped)(rows, slopes)
-                return HeldGradients(tuple(map(self.back, found.values())))
+                return HeldGradients(tuple(found.values()))
             except Exception:  # of whatever kind: it is somebody's code
                 self._maps = False
         try:
@@ -269,8 +275,7 @@ class TorchModel(DifferentiableModel):
                 f"the model {type(self.module).__name__} cannot be differentiated record by "
                 f"record: {first_line(error)}"
             ) from error
-        parts = (self.back(torch.stack(part)) for part in zip(*each, strict=True))
-        return HeldGradients(tuple(parts))
+        return HeldGradients(tuple(torch.stack(part) for part in zip(*each, strict=True)))
 
     def _one(self, weights: dict[str, Tensor], row: Tensor) -> Tensor:
         """Outputs for one record, [outputs]."""
@@ -289,10 +294,6 @@ class TorchModel(DifferentiableModel):
     def _variables(self) -> dict[str, Tensor]:
         """Leaf variables on the weights' own storage, for a new graph."""
         return {name: part.detach().requires_grad_(True) for name, part in self._weights.items()}
-
-    def back(self, result: Tensor) -> Tensor:
-        """Copy a result to the device of results."""
-        return self._where.back(result)
 
     def settle(self) -> None:
         """Keep the buffers as the last `forward` left them."""
@@ -381,7 +382,7 @@ class _GraphPullback:
         return torch.cat([part.reshape(-1) for part in parts])
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        return self._model.back(self._gradients(gradient, [self._inputs])[0])
+        return self._gradients(gradient, [self._inputs])[0]
 
     def _gradients(self, gradient: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
         """Gradients with respect to ``of``; zeros for those that outputs do not use."""

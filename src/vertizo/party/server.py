@@ -126,7 +126,8 @@ class ServerParty(Stateful):
         self._graphed: Graphed[tuple[int, ...]] | None = None
         if side.table.is_on_card:
             self._graphed = Graphed(self._graph, "the label holder's answer", device)
-            self._graphed.is_eager |= side.method.is_foreign()
+            few = side.method.whole_queries is not None
+            self._graphed.is_eager |= few or side.method.is_foreign()
         self._max_body = self._checks.largest_body(self.up)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:

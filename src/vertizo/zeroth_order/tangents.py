@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vertizo.core import arrays
 from vertizo.core.plugins.lazy_import import torch
 from vertizo.models.base import DifferentiableModel, Points
 
@@ -28,11 +29,12 @@ def principal(
     basis may come.
     """
     size, records = model.parameters.numel(), len(inputs)
-    basis = torch.eye(size)
-    rounds = 1
+    device, rounds = model.parameters.device, 1
+    basis = torch.eye(size, device=device)
     if size > EXACT:
         width, rounds = min(size, count + OVERSAMPLED), ITERATIONS
-        basis = torch.linalg.qr(torch.randn(size, width, generator=generator)).Q.t()
+        drawn = torch.randn(size, width, generator=generator)
+        basis = torch.linalg.qr(arrays.here(drawn, device)).Q.t()
     _, pullback = model.forward(Points(inputs))
     for left in reversed(range(rounds)):
         images = model.tangents(basis, inputs)
@@ -59,9 +61,9 @@ def reached(model: DifferentiableModel, inputs: Tensor, move: Tensor) -> Tensor:
     try:
         for _ in range(FIT_STEPS):
             outputs, pullback = model.forward(Points(inputs))
-            at.grad = pullback((outputs - wanted) / len(inputs)).to(at.device, copy=True)
+            at.grad = pullback((outputs - wanted) / len(inputs)).clone()
             adam.step()
             model.parameters.copy_(at.detach())
     finally:
         model.parameters.copy_(start)
-    return (start - at.detach()).to(move.device)
+    return start - at.detach()

@@ -86,6 +86,11 @@ def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
     return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
 
 
+def are_affine(layers: Sequence[Layer]) -> bool:
+    """Whether it is one layer without ReLU: the weights of several multiply each other."""
+    return len(layers) == 1 and not layers[0].relu
+
+
 def _is_customised(module: torch.nn.Module) -> bool:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     names = {name for name, _ in module.named_parameters(recurse=False)}
@@ -123,8 +128,8 @@ class LinearStack(DifferentiableModel):
 
     @property
     def is_affine(self) -> bool:
-        """Whether it is one layer without ReLU: the weights of several multiply each other."""
-        return len(self.layers) == 1 and not self.layers[0].relu
+        """Whether outputs are affine in w (`are_affine`)."""
+        return are_affine(self.layers)
 
     def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""

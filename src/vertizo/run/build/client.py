@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig, TableConfig
@@ -94,8 +95,7 @@ def make_client(
     table, method, codecs, options = features["train"], config.method, config.codecs, config.client
     records, stream = len(table), root.child("client", index)
     why = models.why_evaluates(config, noised=noised)
-    where = placement.where(options, method)
-    device = placement.party_device(where)
+    where, device = placement.where(options), torch.device(options.device)
     front = teaching = None
     shape = tuple(table.shape[1:])
     prepared = partial(_prepared, stream, table, cardinalities)
@@ -141,7 +141,8 @@ def make_client(
     pair, levels = method.client(side), placement.levels_beside(model, table, device)
     if levels is None:
         features = placement.features_beside(model, features, device)
-    if arrays.is_card(device) and isinstance(model, TorchModel) and not method.is_foreign():
+    is_known = isinstance(model, TorchModel) and not method.is_foreign()
+    if arrays.is_card(device) and is_known and method.whole_queries is None:
         keeps = method.first_order_client
         pair = GraphedClient(pair, side, device, keeps=keeps, levels=levels).pair
     party = ClientParty(

@@ -12,7 +12,6 @@ from vertizo.config.sections.client import ClientConfig
 from vertizo.config.sections.server import ServerConfig
 from vertizo.core.arrays.levels import LevelTable, level_table
 from vertizo.core.errors import ConfigError
-from vertizo.methods.base import Method
 from vertizo.models.base import Model, Where
 from vertizo.models.torch import TorchModel
 from vertizo.protocol.messages import Purpose
@@ -28,18 +27,9 @@ def placed(config: ExperimentConfig) -> ExperimentConfig:
     return config.model_copy(update={"client": client, "server": server})
 
 
-def where(options: ClientConfig | ServerConfig, method: Method) -> Where:
-    """The placement of a party's model, beside which the party works.
-
-    With methods that send tangents only the models are on a card: their parties stay on the
-    processor, where they fit in float64.
-    """
-    return Where(options.device, options.precision, "cpu" if method.sends_tangents else None)
-
-
-def party_device(where: Where) -> torch.device:
-    """The device on which a party with such a model works."""
-    return torch.device(where.results or where.device)
+def where(options: ClientConfig | ServerConfig) -> Where:
+    """The placement of a party's model, beside which the party works."""
+    return Where(options.device, options.precision)
 
 
 def check_device(key: str, device: str) -> None:

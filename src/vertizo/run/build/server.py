@@ -74,8 +74,7 @@ def make_server(
     notes = (SUM_ALONE,) if own and not options.reads_own else ()
     joined = own.get("train") if options.reads_own else None
     placement.check_device("server.device", options.device)
-    where = placement.where(options, config.method)
-    device = placement.party_device(where)
+    where, device = placement.where(options), torch.device(options.device)
     table = EmbeddingTable(data.records, dims, options.join, joined, device)
     why = models.why_evaluates(config, server=True)
     made = partial(
