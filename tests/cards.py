@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
 import torch
@@ -38,3 +39,9 @@ def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(torch.Tensor, "is_cpu", False, raising=False)
         patched.setattr(arrays, "is_card", lambda device: True)
         yield
+
+
+def a_stand_in() -> ModuleType:
+    """`tests.stand_in_card`; skips the test where PyTorch is older than what that needs."""
+    found: ModuleType = pytest.importorskip("tests.stand_in_card", exc_type=ImportError)
+    return found

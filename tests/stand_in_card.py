@@ -7,6 +7,7 @@ Whoever imports this registers the device, for as long as the process lives.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -61,6 +62,12 @@ class OnCard(Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         return called(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            made = OnCard(copy.deepcopy(self.raw, memo)).requires_grad_(self.requires_grad)
+            memo[id(self)] = nn.Parameter(made) if isinstance(self, nn.Parameter) else made
+        return memo[id(self)]
 
     def tolist(self) -> Any:
         LOOKS.count += 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests import federations
-from tests.cards import as_on_a_card
+from tests.cards import a_stand_in, as_on_a_card
 from tests.rows import each
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -94,8 +94,7 @@ def test_rounds_are_those_of_the_processor(
     method: str, timing: str, update: str | None, plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same numbers up to rounding, with the same directions."""
-    stand_in = pytest.importorskip("tests.stand_in_card", exc_type=ImportError)
-    config = configured(method, timing, update, plan)
+    stand_in, config = a_stand_in(), configured(method, timing, update, plan)
     with stand_in.with_a_card(monkeypatch) as looks:
         both = config, stand_in.placed(config)
         wanted, found = (build(each_one, federations.data()) for each_one in both)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import arrays
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.lab.attacks.adversaries import (
@@ -55,7 +56,7 @@ class Watched:
         party, side = there.clients[CURIOUS], there.server.side
         number = party.answered
         if way == "up":
-            self.parameters[number] = side.model.parameters.clone()
+            self.parameters[number] = side.model.parameters.to("cpu", copy=True)
             if most is not None:
                 for kept in (self.parameters, self.rows):
                     for old in [n for n in kept if n <= number - most]:
@@ -63,7 +64,7 @@ class Watched:
         elif number in self.parameters:  # else it is the announcement of the next round
             message = wire.decode(party.ask(), config.codecs.up)  # the open query, once more
             assert isinstance(message, Query)
-            self.rows[number] = side.table.values[message.ids]
+            self.rows[number] = arrays.rows(side.table.values, message.ids).cpu()
 
 
 @dataclass
@@ -141,7 +142,7 @@ class Arena:
         """Compute the joint model's logits [rows, classes] from all parties' features."""
         parts = [m(x) for m, x in zip(self.federation.models, features, strict=True)]
         side = self.federation.server.side
-        return side.model.logits(side.table.combine(torch.cat(parts, 1)))
+        return side.model.logits(side.table.combine(torch.cat(parts, 1))).cpu()
 
 
 def public(config: ExperimentConfig, data: VerticalData, federation: Federation) -> Public:

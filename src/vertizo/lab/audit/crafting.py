@@ -45,7 +45,7 @@ def values(setting: Setting, server: ServerParty, frame: bytes) -> NDArray[np.fl
     server.train_between_queries()
     reply = wire.decode(answer, setting.config.codecs.down)
     assert isinstance(reply, Reply)
-    return reply.values.double().numpy().ravel()
+    return reply.values.double().cpu().numpy().ravel()
 
 
 class Crafter:

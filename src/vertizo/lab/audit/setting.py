@@ -143,7 +143,7 @@ class Setting:
         inputs = side.table.points(ids, [(client, points)])
         weights = side.weights_of(ids)
         evaluation = side.model.evaluate(inputs, self.labels_of(ids, world), weights=weights)
-        losses = evaluation.losses[:-1]
+        losses = evaluation.losses[:-1].cpu()
         assert isinstance(self.config.method, Dpzv)
         return two_point(losses[0::2], losses[1::2], self.config.method.smoothing)
 

@@ -41,10 +41,10 @@ def complete(
     model, rows = client.model, client.features[ids]
     assert isinstance(model, DifferentiableModel)
     weights, saved = model.parameters, model.parameters.clone()
-    embeddings = model(rows)
+    embeddings, labels = model(rows), labels.to(weights.device)
     centre, scale = embeddings.mean(0), embeddings.std(0).clamp(min=1e-6)
     with stream.torch_default():
-        head = nn.Linear(embeddings.shape[1], client.public.outputs)
+        head = nn.Linear(embeddings.shape[1], client.public.outputs).to(weights.device)
     of_head: dict[str, Any] = {"params": list(head.parameters()), "lr": 0.03}
     optimizer = torch.optim.Adam([of_head, {"params": [weights]}])
     try:
@@ -62,7 +62,7 @@ def complete(
         rest[ids] = False
         others = rest.nonzero().flatten()
         with torch.no_grad():
-            predicted = head((model(client.features[others]) - centre) / scale).argmax(1)
+            predicted = head((model(client.features[others]) - centre) / scale).argmax(1).cpu()
     finally:
         weights.copy_(saved)
     return Guesses(others, predicted)

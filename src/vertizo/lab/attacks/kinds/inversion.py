@@ -113,7 +113,9 @@ def train_shadow(ground: arena.Arena, target: int, stream: Stream, steps: int) -
                 parts.append(outputs)
                 pullbacks.append(pullback)
             joined = side.table.combine(torch.cat(parts, 1))
-            gradient = side.model.evaluate(Points(joined), labels).input_gradient(1 / len(labels))
+            gradient = (
+                side.model.evaluate(Points(joined), labels).input_gradient(1 / len(labels)).cpu()
+            )
             for m, (model, pullback) in enumerate(zip(models, pullbacks, strict=True)):
                 model.parameters.grad = pullback(side.table.part(m, gradient)).clone()
             optimizer.step()
