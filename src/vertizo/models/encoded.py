@@ -111,12 +111,13 @@ class EncodedModel(DifferentiableModel):
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""
-        own, to_encoder = self._own(points.rows), None
+        joined = points.rows.to(self.parameters.device)
+        own, to_encoder = self._own(joined), None
         if self._trains_encoder:
             encoded, to_encoder = self._encoder.forward(Points(own), number)
         else:
             encoded = self._encoder(own)
-        rows = torch.cat([points.rows[:, : self._width], encoded], 1)
+        rows = torch.cat([joined[:, : self._width], encoded], 1)
         outputs, to_top = self._top.forward(Points(rows, points.shifts), number)
         return outputs, _EncodedPullback(to_top, to_encoder, self._width)
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vertizo.core import arrays
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
 from vertizo.models.architectures.networks import derivatives
@@ -230,7 +231,7 @@ class Pretrained(DifferentiableModel):
     """A model behind a `preparation`, which training does not move."""
 
     def __init__(self, front: Preparation | FilterMeans, model: DifferentiableModel) -> None:
-        self._front, self._model = front, model
+        self._front, self._model = front.to(model.parameters.device), model
         self.parameters = model.parameters
         self._known: tuple[Tensor, Tensor] | None = None
 
@@ -245,12 +246,17 @@ class Pretrained(DifferentiableModel):
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
         """Prepared inputs; a table is prepared once as a whole, since all queries read it."""
+        device = self.parameters.device
         with torch.no_grad():
             if not isinstance(inputs, Selected):
-                return self._front.forward(inputs)
-            if self._known is None or self._known[0] is not inputs.table:
-                self._known = inputs.table, self._front.forward(inputs.table)
-            return self._known[1].index_select(0, inputs.ids)
+                return self._front.forward(inputs.to(device))
+            table = inputs.table
+            if self._known is None or self._known[0] is not table:
+                # from the processor to a card by parts: all of it may not fit
+                parts = [table] if table.device == device else torch.split(table, AT_ONCE)
+                made = [self._front.forward(part.to(device)) for part in parts]
+                self._known = table, made[0] if len(made) == 1 else torch.cat(made)
+            return arrays.rows(self._known[1], inputs.ids)
 
     @property
     def is_affine(self) -> bool:

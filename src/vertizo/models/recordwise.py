@@ -252,10 +252,10 @@ class _EachPullback:
     _rows: Tensor
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        total = torch.zeros(len(self._model.parameters), dtype=torch.float64)
+        total = torch.zeros_like(self._model.parameters, dtype=torch.float64)
         for first in range(0, len(gradient), self.at_once):
             records = slice(first, first + self.at_once)
-            ones = torch.ones(len(gradient[records]), dtype=torch.float64)
+            ones = torch.ones_like(gradient[records, 0], dtype=torch.float64)
             total += self.record_gradients(gradient, records).total(ones)
         return total.to(self._model.parameters)
 
