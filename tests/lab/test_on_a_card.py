@@ -16,7 +16,8 @@ from vertizo.lab.audit.setting import Setting
 SHORT = ["epochs=2", "data.limit=200"]
 
 
-@each("name", ATTACKS, gate=["direct-client"])
+@pytest.mark.full
+@each("name", ATTACKS)
 def test_attacks_find_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attack, stand_in, found = ATTACKS[name](), a_stand_in(), []
     for method in ("vafl", "dpzv"):
