@@ -192,7 +192,7 @@ def test_a_query_that_was_taken_back_leaves_nothing(
             side = ClientSide(model, Sgd(0.1), stream, stream)
             pair = method.client(side)
             if graphed:
-                client = GraphedClient(pair, side, CARD, keeps=True)
+                client = GraphedClient(pair, side, CARD, keeps=True, check=lambda values: None)
                 pair = client.pair
             pairs.append(pair)
             models.append(model)
@@ -285,6 +285,19 @@ def test_what_leaves_its_bounds_ends_the_run_at_the_next_look(
         federations.go_on(federation, 8)
         assert used.replayed > before + 8
         with pytest.raises(NonFiniteError, match="embeddings of client 1 are NaN or outside"):
+            federation.simulator.upload("validation", 11)
+
+
+def test_so_does_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    with as_with_graphs(monkeypatch) as used:
+        federation = federations.build("dpzv")
+        federation.start(upload_table=True)
+        federations.go_on(federation, 15)
+        federation.server.side.model.parameters.mul_(1e30)
+        before = used.replayed
+        federations.go_on(federation, 4)
+        assert used.replayed > before + 4
+        with pytest.raises(NonFiniteError, match="values of the reply are NaN or outside"):
             federation.simulator.upload("validation", 11)
 
 

@@ -105,6 +105,8 @@ class ClientPair:
     they want the batch."""
     forget: Callable[[], None] = lambda: None
     """Drops what was prepared for tensors that a loaded state may have replaced."""
+    checks: bool = False
+    """Whether ``tell`` itself checks the bounds of values that are on a card."""
 
 
 class Outcome(NamedTuple):

@@ -79,17 +79,10 @@ class Watch:
                 raise _unbounded(name, bound)
 
 
-def check_values(
-    name: str, array: Tensor, expected: tuple[int, ...], bound: float, watch: Watch
-) -> None:
-    """Raise ShapeError or NonFiniteError unless an array is as agreed on, and within the bound."""
+def check_shape(name: str, array: Tensor, expected: tuple[int, ...]) -> None:
+    """Raise ShapeError unless an array is of the shape agreed on."""
     if array.shape != expected:
-        raise _misshapen(name, array, expected)
-    watch.check(name, array, bound)
-
-
-def _misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
-    return ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
+        raise ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
 
 
 def _unbounded(name: str, bound: float) -> NonFiniteError:
@@ -251,8 +244,7 @@ class QueryChecks:
         ids_in_range(ids, self.records, self.batch_size)
         name = f"the embeddings of client {client}"
         shape = (self.points, ids.numel(), self.dims[client])
-        if query.embeddings.shape != shape:
-            raise _misshapen(name, query.embeddings, shape)
+        check_shape(name, query.embeddings, shape)
         if not kernels.distinct(self._places, ids.numpy()):
             raise RepeatedRecordError(f"client {client} names a record twice in one batch")
         if self.received:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from vertizo.core.state import Stateful
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.batches import Augmentation, Batches
-from vertizo.party.checks import CPU, Partition, Watch, check_values, ids_in_range, out_of_step
+from vertizo.party.checks import CPU, Partition, Watch, check_shape, ids_in_range, out_of_step
 from vertizo.privacy.noise.embedding import EmbeddingNoise
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
@@ -89,9 +89,11 @@ class ClientParty(Stateful):
     """Training features where the model is, as bytes; None to read them in ``features``."""
     device: torch.device = CPU
     """Where training features are, and where replies are worked on."""
+    watch: Watch = field(default_factory=Watch)
+    """Checks the bounds of replies."""
 
     def __post_init__(self) -> None:
-        self.watch, self._moves = Watch(), arrays.is_card(self.device)
+        self._moves = arrays.is_card(self.device)
         self.answered = 0
         """Queries whose answers were applied; also the number of the next query."""
         self._order: wire.Order | None = self._named if self.known else None
@@ -186,11 +188,12 @@ class ClientParty(Stateful):
         opened = self._open
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        shape = self.reply_shape(len(opened.batch.ids))
-        check_values("the reply", reply.values, shape, REPLY_BOUND, self.watch)
+        values, shape = reply.values, self.reply_shape(len(opened.batch.ids))
+        check_shape("the reply", values, shape)
+        if values.is_cpu or not self.pair.checks:
+            self.watch.check("the reply", values, REPLY_BOUND)
         if opened.features is None:
             opened.features = self._rows(opened.batch.ids, reply.number)
-        values = reply.values
         if self._moves:
             values = arrays.here(values, self.device)
         self.pair.tell(reply.number, opened.features, values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class GraphedClient:
 
     What a first-order method keeps from the one to the other is in the memory of the graph of
     `ask`. A graph of `tell` that reads it belongs to that one; any other call of `tell` does
-    without, and computes it anew.
+    without, and computes it anew. ``check`` is what a reply's values are given to first.
     """
 
     def __init__(
@@ -31,8 +31,9 @@ class GraphedClient:
         *,
         keeps: bool,
         levels: LevelTable | None = None,
+        check: Callable[[Tensor], object],
     ) -> None:
-        self._pair, self._side, self._levels = pair, side, levels
+        self._pair, self._side, self._levels, self._check = pair, side, levels, check
         self._table: Tensor | None = None
         """Training records, where graphs read a batch's rows of them, or of ``levels``."""
         self._ask = Graphed[None](self._asked, "a client's query", device, keeps=keeps)
@@ -41,7 +42,7 @@ class GraphedClient:
     @property
     def pair(self) -> ClientPair:
         """The steps as a party calls them."""
-        return ClientPair(self.ask, self.tell, self.table_of, self.forget)
+        return ClientPair(self.ask, self.tell, self.table_of, self.forget, checks=True)
 
     def table_of(self, features: Tensor) -> Tensor | None:
         """The training records, if they are on the card, perhaps as levels; else batches are
@@ -83,7 +84,7 @@ class GraphedClient:
         side, asked = self._side, self._ask.used
         kept = side.pending is not None and side.pending[0] == number
         if kept and asked is None:  # of a query that was computed eagerly, and serves once
-            self._pair.tell(number, self._features(self._given(features)), values)
+            self._move(number, self._given(features), values)
             return
         # PyTorch lets nobody differentiate through weights that have moved since: capture at once.
         given = self._given(features), values
@@ -98,5 +99,9 @@ class GraphedClient:
         if asked is not None and graphs.is_capturing():
             self._side.pending = numbers[0], asked.kept
         given, values = tensors
-        self._pair.tell(numbers[0], self._features(given), values)
+        self._move(numbers[0], given, values)
         return ()
+
+    def _move(self, number: int, given: Tensor, values: Tensor) -> None:
+        self._check(values)
+        self._pair.tell(number, self._features(given), values)

@@ -4,7 +4,8 @@ A round is dozens of small operations, and starting one takes the processor long
 takes to do it. A graph starts all of them at once. While it is captured nothing is computed, and
 when it is replayed no Python runs. So what differs from call to call comes in three ways alone:
 
-* tensors that are given to the call are copied to where the graph reads them (`Graphed`);
+* tensors that are given to the call are copied to where the graph reads them (`Graphed`): those of
+  the host that are small together with all numbers, as one buffer;
 * `each_call` does something on the host at every call, such as counting or making a rate;
 * `fed` puts a number or an array of the host where the graph reads it.
 
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vertizo.core import arrays
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOG = logging.getLogger("vertizo.arrays")
+SMALL = 2**16
+"""Bytes up to which an array of the host is packed with the others of a call."""
 WARM_UP = 2
 """Calls with tensors of the same shapes that run eagerly before one is captured: they load kernels
 and make what lasts, such as an optimiser's vectors."""
@@ -59,13 +63,41 @@ class Number(int):
         return self
 
 
+class _Packed:
+    """Arrays of the host in one buffer, which is copied to the card at once; there are views.
+
+    ``like`` are tensors of their shapes and types.
+    """
+
+    def __init__(self, like: Sequence[Tensor], device: torch.device) -> None:
+        ends = [*accumulate(-(-tensor.nbytes // 16) * 16 for tensor in like)]
+        size = ends[-1] if ends else 0
+        self._host = torch.zeros(size, dtype=torch.uint8)
+        self._card = torch.zeros(size, dtype=torch.uint8, device=device)
+        starts = [0, *ends]
+        self.pairs = [
+            tuple(
+                whole[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                for whole in (self._host, self._card)
+            )
+            for start, tensor in zip(starts, like, strict=False)
+        ]
+        """Each on the host and on the card."""
+
+    def send(self) -> None:
+        """Copy what is on the host to the card."""
+        if len(self._host):  # past autograd, which may have saved what is there
+            self._card.data.copy_(arrays.pinned(self._host, self._card.device), non_blocking=True)
+
+
 class _Capture:
     """What is to be done on the host before each replay of a graph, in order.
 
-    It puts what it makes into ``slots``; what has none of them gets memory of the capture.
+    It puts what it makes into ``slots``, of which a graph reads the second of each pair; what has
+    none of them gets memory of the capture.
     """
 
-    def __init__(self, given: int, slots: Sequence[Tensor]) -> None:
+    def __init__(self, given: int, slots: Sequence[Sequence[Tensor]] = ()) -> None:
         self.given = [Number(place) for place in range(given)]
         self.slots = [*slots]
         self._count, self._taken = given, 0
@@ -80,8 +112,9 @@ class _Capture:
         self, make: Callable[..., Any], numbers: Sequence[int], empty: Callable[[], Tensor]
     ) -> Tensor:
         if self._taken == len(self.slots):
-            self.slots.append(empty())
-        slot = self.slots[self._taken]
+            made = empty()
+            self.slots.append((made, made))
+        on_host, slot = self.slots[self._taken]
         self._taken += 1
         if not all(isinstance(number, Number) for number in numbers):
             raise EagerOnlyError("a number of the host is the same in every call")
@@ -90,9 +123,9 @@ class _Capture:
         def put(values: list[Any]) -> None:
             value = make(*(values[place] for place in places))
             if isinstance(value, torch.Tensor):
-                slot.copy_(arrays.pinned(value, slot.device), non_blocking=True)
+                on_host.copy_(value)
             else:
-                slot.fill_(value)
+                on_host.fill_(value)
 
         self._actions.append(put)
         return slot
@@ -182,7 +215,8 @@ def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callabl
 class Graph:
     """A captured call."""
 
-    host: _Capture
+    _host: _Capture
+    _packed: _Packed
     _inputs: Sequence[Tensor]
     _outputs: Sequence[Tensor]
     _replay: Callable[[], None]
@@ -194,7 +228,8 @@ class Graph:
         for place, given in zip(self._inputs, tensors, strict=True):
             # Past autograd: it may have saved the place, and lets no saved tensor be changed.
             place.data.copy_(arrays.pinned(given, place.device), non_blocking=True)
-        self.host.begin(numbers)
+        self._host.begin(numbers)
+        self._packed.send()
         self._replay()
         return tuple(output.clone() for output in self._outputs)
 
@@ -250,11 +285,23 @@ class Graphed(Generic[Key]):
         return self._function(key, numbers, tensors)
 
     def _captured(self, key: Key, numbers: int, tensors: Sequence[Tensor]) -> Graph | None:
-        inputs = [tensor.to(self._device, copy=True) for tensor in tensors]
+        places = [tensor.to(self._device, copy=True) for tensor in tensors]
         try:  # twice: what is filled before a replay may not lie in memory that it works in
-            first = self._attempt(key, _Capture(numbers, ()), inputs)
-            slots = [torch.empty_like(slot) for slot in first.host.slots]
-            return self._attempt(key, _Capture(numbers, slots), inputs)
+            first = _Capture(numbers)
+            self._attempt(key, first, places)
+            small = [tensor for tensor in tensors if _is_packed(tensor)]
+            packed = _Packed(small + [slot for _, slot in first.slots], self._device)
+            pairs = iter(packed.pairs)
+            inputs = [
+                next(pairs) if _is_packed(tensor) else (place, place)
+                for tensor, place in zip(tensors, places, strict=True)
+            ]
+            for (on_host, _), tensor in zip(inputs, tensors, strict=True):
+                on_host.copy_(tensor)
+            packed.send()
+            host = _Capture(numbers, [*pairs])
+            outputs, replay = self._attempt(key, host, [on_card for _, on_card in inputs])
+            return Graph(host, packed, [on_host for on_host, _ in inputs], outputs, replay)
         except Exception as error:  # of whatever kind: eagerly it may work
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
             why = str(error) if isinstance(error, EagerOnlyError) else f"none can be made: {why}"
@@ -262,14 +309,20 @@ class Graphed(Generic[Key]):
             self.is_eager = True
             return None
 
-    def _attempt(self, key: Key, host: _Capture, inputs: Sequence[Tensor]) -> Graph:
+    def _attempt(
+        self, key: Key, host: _Capture, inputs: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Callable[[], None]]:
         token = _capture.set(host)
         try:
             work = partial(self._function, key, host.given, inputs)
-            outputs, replay = capture(work, apart=self._keeps)
+            return capture(work, apart=self._keeps)
         finally:
             _capture.reset(token)
-        return Graph(host, inputs, outputs, replay)
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    """Whether a tensor that is given to a call goes to the card with the numbers of the host."""
+    return tensor.device.type == "cpu" and tensor.nbytes <= SMALL
 
 
 @cache

@@ -28,7 +28,8 @@ from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.models.torch import TorchModel
 from vertizo.party.batches import Augmentation, Batches
-from vertizo.party.client import ClientParty
+from vertizo.party.checks import Watch
+from vertizo.party.client import REPLY_BOUND, ClientParty
 from vertizo.party.graphed_client import GraphedClient
 from vertizo.privacy.accounting.gaussian import mu_of
 from vertizo.privacy.noise.embedding import (
@@ -141,10 +142,11 @@ def make_client(
     pair, levels = method.client(side), placement.levels_beside(model, table, device)
     if levels is None:
         features = placement.features_beside(model, features, device)
-    is_known = isinstance(model, TorchModel) and not method.is_foreign()
+    watch, is_known = Watch(), isinstance(model, TorchModel) and not method.is_foreign()
     if arrays.is_card(device) and is_known and method.whole_queries is None:
+        check = partial(watch.check, "the reply", bound=REPLY_BOUND)
         keeps = method.first_order_client
-        pair = GraphedClient(pair, side, device, keeps=keeps, levels=levels).pair
+        pair = GraphedClient(pair, side, device, keeps=keeps, levels=levels, check=check).pair
     party = ClientParty(
         index=index,
         pair=pair,
@@ -163,6 +165,7 @@ def make_client(
         teaching=teaching,
         levels=levels,
         device=device,
+        watch=watch,
     )
     with models.named("client.model"):
         if why is None:
