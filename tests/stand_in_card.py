@@ -155,7 +155,8 @@ def with_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
         return numbers.to(seed.device)
 
     LOOKS.count = 0
-    with monkeypatch.context() as patched:
+    # PyTorch would go back through a graph in a thread of the device's, where Python may not be.
+    with monkeypatch.context() as patched, torch.autograd.set_multithreading_enabled(False):
         patched.setattr(placement, "check_device", lambda key, device: None)
         patched.setattr(ExperimentConfig, "digest", "the same noise on every device")
         patched.setattr(card, "drawn", drawn)
