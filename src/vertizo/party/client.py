@@ -120,7 +120,7 @@ class ClientParty(Stateful):
             opened.features = self._rows(ids, number)
             embeddings = self.pair.ask(number, opened.features)
             if self.noise is not None:
-                embeddings = self.noise.release(number, embeddings.cpu())
+                embeddings = self.noise.release(number, embeddings)
             query = Query(self.index, number, ids, embeddings, opened.batch.batch)
             if self.received is None:
                 opened.frame = self.encode(query, self.up)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vertizo.core import arrays
 from vertizo.core.randomness import Stream
 from vertizo.privacy.accounting.gaussian import compose, epsilon_of, published_mu
 from vertizo.privacy.clipping import clip, moved
@@ -54,9 +55,10 @@ class EmbeddingNoise:
         return self._noised(self.stream.child("table"), start, embeddings)
 
     def _noised(self, stream: Stream, number: int, embeddings: Tensor) -> Tensor:
-        noise = stream.generator(number).standard_normal(tuple(embeddings.shape))
+        drawn = torch.from_numpy(stream.generator(number).standard_normal(tuple(embeddings.shape)))
         noisy = self.clipped(embeddings).to(torch.float64)
-        return noisy.add_(torch.from_numpy(noise), alpha=self.noise_std).to(embeddings.dtype)
+        noise = arrays.here(drawn, noisy.device)
+        return noisy.add_(noise, alpha=self.noise_std).to(embeddings.dtype)
 
 
 @dataclass(frozen=True)
