@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -200,3 +201,23 @@ def test_a_trial_does_not_depend_on_scale() -> None:
 
     assert not mixes_records(apart(Looks()), next(batches())[0])
     assert not mixes_records(apart(Plain()), next(batches())[0], (1, 2, 64))
+
+
+@each("kind", (None, RecordwiseModel))
+def test_threads_differentiate_forward_each_for_itself(kind: type[RecordwiseModel] | None) -> None:
+    """As parties in one process do; PyTorch alone would mix them up."""
+    torch.manual_seed(0)
+    rows = torch.randn(5, 4)
+    models = [
+        wrap(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), kind=kind)
+        for _ in range(3)
+    ]
+    directions = torch.randn(4, models[0].parameters.numel())
+    wanted = [model.tangents(directions, rows) for model in models]
+
+    def right(place: int) -> bool:
+        found = (models[place].tangents(directions, rows) for _ in range(40))
+        return all(torch.equal(one, wanted[place]) for one in found)
+
+    with ThreadPoolExecutor(len(models)) as pool:
+        assert all(pool.map(right, range(len(models))))

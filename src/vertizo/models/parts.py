@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,9 @@ from vertizo.core.errors import ConfigError, VertizoError
 OURS = "torch.nn.", "vertizo."
 """Where layers come from whose code is known."""
 BatchNorm = nn.modules.batchnorm._BatchNorm
+Weights: TypeAlias = dict[str, Tensor]
+"""Weights of a module, by name."""
+_forward_differentiation = threading.RLock()
 COMPARED = 2**16
 """Most numbers of a buffer whose values are compared; of others PyTorch's counter of changes is."""
 
@@ -48,6 +53,17 @@ def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
         part.data = flat[offset : offset + part.numel()].view(part.shape)
         offset += part.numel()
     return flat
+
+
+def derivative(function: Callable[[Weights], Tensor], at: Weights, along: Weights) -> Tensor:
+    """The derivative of a function at some weights along others, by forward differentiation.
+
+    One thread at a time: PyTorch's levels of forward differentiation are of the whole process, and
+    a thread that leaves one takes the tangents of all others with it.
+    """
+    with _forward_differentiation:
+        found: Tensor = torch.func.jvp(function, (at,), (along,))[1]
+    return found
 
 
 def materialised(module: nn.Module, example: Tensor) -> nn.Module:

@@ -30,10 +30,16 @@ from torch.func import functional_call
 from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import DIFFERENCE, HeldGradients, Points, Pullback
-from vertizo.models.parts import failing, first_line, flatten, user_code_errors
+from vertizo.models.parts import (
+    Weights,
+    derivative,
+    failing,
+    first_line,
+    flatten,
+    user_code_errors,
+)
 from vertizo.models.torch import TorchModel
 
-Weights = dict[str, Tensor]
 LOG = logging.getLogger("vertizo.models")
 
 
@@ -95,7 +101,7 @@ class RecordwiseModel(TorchModel):
                 module: nn.Module, at: Weights, row: Tensor, along: Weights = along
             ) -> tuple[Tensor, ...]:
                 outputs = partial(self._outputs, module, row=row)
-                return (torch.func.jvp(outputs, (at,), (along,))[1],)
+                return (derivative(outputs, at, along),)
 
             def alone(
                 module: nn.Module,

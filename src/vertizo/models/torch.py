@@ -32,6 +32,7 @@ from vertizo.models.linear.linear_stack import LinearStack, are_affine, layers_o
 from vertizo.models.parts import (
     Buffers,
     check,
+    derivative,
     failing,
     first_line,
     flatten,
@@ -206,7 +207,7 @@ class TorchModel(DifferentiableModel):
             along = {name: part.view_as(weight) for (name, weight), part in parts}
             with warnings.catch_warnings():  # of what PyTorch imports for it the first time
                 warnings.simplefilter("ignore", DeprecationWarning)
-                moved = torch.func.jvp(outputs, (at,), (along,))[1]
+                moved = derivative(outputs, at, along)
             found.append(moved.detach())
         return torch.stack(found)
 
