@@ -79,10 +79,9 @@ class Watch:
                 raise _unbounded(name, bound)
 
 
-def check_shape(name: str, array: Tensor, expected: tuple[int, ...]) -> None:
-    """Raise ShapeError unless an array is of the shape agreed on."""
-    if array.shape != expected:
-        raise ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
+def misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
+    """The error for an array that is not of the shape agreed on."""
+    return ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
 
 
 def _unbounded(name: str, bound: float) -> NonFiniteError:
@@ -244,7 +243,8 @@ class QueryChecks:
         ids_in_range(ids, self.records, self.batch_size)
         name = f"the embeddings of client {client}"
         shape = (self.points, ids.numel(), self.dims[client])
-        check_shape(name, query.embeddings, shape)
+        if query.embeddings.shape != shape:
+            raise misshapen(name, query.embeddings, shape)
         if not kernels.distinct(self._places, ids.numpy()):
             raise RepeatedRecordError(f"client {client} names a record twice in one batch")
         if self.received:

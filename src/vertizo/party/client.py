@@ -18,7 +18,7 @@ from vertizo.core.state import Stateful
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.batches import Augmentation, Batches
-from vertizo.party.checks import CPU, Partition, Watch, check_shape, ids_in_range, out_of_step
+from vertizo.party.checks import CPU, Partition, Watch, ids_in_range, misshapen, out_of_step
 from vertizo.privacy.noise.embedding import EmbeddingNoise
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
@@ -189,7 +189,8 @@ class ClientParty(Stateful):
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
         values, shape = reply.values, self.reply_shape(len(opened.batch.ids))
-        check_shape("the reply", values, shape)
+        if values.shape != shape:
+            raise misshapen("the reply", values, shape)
         if values.is_cpu or not self.pair.checks:
             self.watch.check("the reply", values, REPLY_BOUND)
         if opened.features is None:

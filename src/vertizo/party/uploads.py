@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vertizo.core.errors import RefusedError, RepeatedRecordError
 from vertizo.core.state import Stateful
-from vertizo.party.checks import Watch, check_shape, ids_in_range
+from vertizo.party.checks import Watch, ids_in_range, misshapen
 from vertizo.protocol.messages import Purpose, Upload
 
 
@@ -33,7 +33,9 @@ class Uploads(Stateful):
         if not torch.all(upload.ids[1:] > upload.ids[:-1]):
             raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
         who, dim = f"the upload of client {upload.client}", self.dims[upload.client]
-        check_shape(who, upload.embeddings, (1, upload.ids.numel(), dim))
+        shape = 1, upload.ids.numel(), dim
+        if upload.embeddings.shape != shape:
+            raise misshapen(who, upload.embeddings, shape)
         Watch().check(who, upload.embeddings, self.bound)
 
     def take_in(self, upload: Upload, rows: int, *, keep: bool) -> bool:
