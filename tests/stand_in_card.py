@@ -22,6 +22,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.arrays import card
+from vertizo.models.base import Model
+from vertizo.models.torch import TorchModel
 from vertizo.run.build import placement
 from vertizo.zeroth_order import directions
 
@@ -145,6 +147,10 @@ for _kind in (aten.eye, aten.arange, aten.linspace):  # PyTorch's make an empty 
             _SOME.impl(_one, partial(_factory, _one), "PrivateUse1")
 
 
+def _fits(model: Model, size: int, device: torch.device) -> bool:
+    return device.type == CARD.type and isinstance(model, TorchModel)
+
+
 @contextmanager
 def with_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
     """Configurations may name the card, whose seeds have the numbers of the processor."""
@@ -158,6 +164,7 @@ def with_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
     # PyTorch would go back through a graph in a thread of the device's, where Python may not be.
     with monkeypatch.context() as patched, torch.autograd.set_multithreading_enabled(False):
         patched.setattr(placement, "check_device", lambda key, device: None)
+        patched.setattr(placement, "_fits", _fits)
         patched.setattr(ExperimentConfig, "digest", "the same noise on every device")
         patched.setattr(card, "drawn", drawn)
         yield LOOKS

@@ -145,6 +145,16 @@ def test_rounds_are_those_of_the_processor(
     assert not waited or method == "label-statistic"  # which asks once, and fits by Newton's steps
 
 
+@each("method", ("tangent", "label-statistic"))
+def test_principal_directions_are_found_on_a_card(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them: of equal variances, as an affine model's are, any few may come."""
+    all_of = {"method.directions": "principal", "method.num_directions": 15}
+    config = federations.config(method, None, {**federations.ADDITIVE, **all_of})
+    held_to_the_processor(config, monkeypatch, near=1e-3)
+
+
 @each("method, timing, update, plan", CASES, gate=GATE)
 def test_nothing_is_looked_at_in_a_round(
     method: str, timing: str, update: str | None, plan: str, monkeypatch: pytest.MonkeyPatch

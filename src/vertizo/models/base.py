@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from vertizo.core import arrays
 from vertizo.core.names import Precision
 from vertizo.core.plugins.lazy_import import torch
 
@@ -203,7 +204,7 @@ class Selected:
 
     def gathered(self) -> Tensor:
         """Copy the rows, [batch, ...]."""
-        return self.table.index_select(0, self.ids)
+        return arrays.rows(self.table, self.ids)
 
 
 def gathered(features: Tensor | Selected) -> Tensor:

@@ -215,7 +215,7 @@ def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
 
 
 class Padded(nn.Module):
-    """A preparation followed by zeros, so that its width is always the same."""
+    """A preparation followed by zeros, so that its width is always the same; on the processor."""
 
     def __init__(self, front: Preparation | FilterMeans, width: int) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Padded(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """[batch, ...] to [batch, width]."""
         with torch.no_grad():
-            return F.pad(self._front(features), (0, self._missing))
+            return F.pad(self._front(features.cpu()), (0, self._missing))
 
 
 class Pretrained(DifferentiableModel):
