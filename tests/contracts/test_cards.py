@@ -108,8 +108,9 @@ def held_to_the_processor(
         for federation in (wanted, found):
             federation.simulator.upload("validation", len(data.labels["validation"]))
             federation.server.score("validation")
-        resumed = build(config, data)
-        resumed.load(federations.copied(found.state()))
+        resumed, state = build(config, data), federations.copied(found.state())
+        assert not federations.differences(state, found.state())
+        resumed.load(state)
     one, other = found.server, wanted.server
     pairs = [(a.parameters, b.parameters) for a, b in zip(found.models, wanted.models, strict=True)]
     pairs.append((one.side.model.parameters, other.side.model.parameters))

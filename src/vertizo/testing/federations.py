@@ -263,7 +263,7 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
 
 def bits(array: Tensor) -> bytes:
     """An array's bytes, in which NaN equals itself and −0 differs from 0."""
-    return array.detach().contiguous().numpy().tobytes()
+    return array.detach().cpu().contiguous().numpy().tobytes()
 
 
 def alike(one: Any, other: Any, words: str) -> None:
