@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 import torch
-from tests.cards import as_on_a_card, on_a_card
+from tests.cards import a_stand_in, as_on_a_card, on_a_card
 from torch import Tensor, nn
 
 from vertizo.config.architectures import FunctionConfig, MlpConfig
@@ -46,15 +46,6 @@ MODULES = {
 METHODS = [Dpzv(), Dpzv(directions="rademacher", num_directions=2), Cascaded(), Vafl()]
 
 
-@pytest.fixture
-def _meta(monkeypatch: pytest.MonkeyPatch) -> None:
-    def zeros(self: Where, result: Tensor) -> Tensor:
-        assert result.device.type == "meta"
-        return torch.zeros(result.shape, dtype=result.dtype)
-
-    monkeypatch.setattr(Where, "back", zeros)
-
-
 def rounds(
     method: Dpzv | Cascaded | Vafl, module: nn.Module, inputs: Tensor, device: str
 ) -> Tensor:
@@ -66,41 +57,41 @@ def rounds(
     client = method.client(side)
     for number in range(2):
         answer = client.ask(number, inputs)
-        assert (answer.device.type, answer.requires_grad) == ("cpu", False)
+        assert (answer.device.type, answer.requires_grad) == (device, False)
         shape = method.reply_shape(len(inputs), answer.shape[-1])
-        client.tell(number, inputs, torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape))
-        kept = optimizer.state()
-        for key, value in kept.items():
-            if isinstance(value, Tensor):  # there is nothing to copy of one that is nowhere
-                kept[key] = None if device == "meta" else value.cpu()
-        optimizer.load(kept)
+        told = torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape)
+        client.tell(number, inputs, told.to(device))
+        optimizer.load(
+            {k: v.cpu() if isinstance(v, Tensor) else v for k, v in optimizer.state().items()}
+        )
     assert model.parameters.device.type == device
-    assert device == "meta" or not torch.equal(model.parameters, before)
+    assert not torch.equal(model.parameters, before)
     return model.parameters
 
 
-@pytest.mark.usefixtures("_meta")
-def test_a_client_trains_on_another_device() -> None:
+def test_a_client_trains_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large one is shifted there."""
-    for name, method in product(MODULES, METHODS):
-        make, inputs = MODULES[name]
-        rounds(method, make(), inputs, "meta")
-    module = nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 2))
-    assert sum(part.numel() for part in module.parameters()) > KEEP_UP_TO
-    rounds(Dpzv(), module, torch.randn(3, 1100), "meta")
+    with a_stand_in().with_a_card(monkeypatch):
+        for name, method in product(MODULES, METHODS):
+            make, inputs = MODULES[name]
+            rounds(method, make(), inputs, "card")
+        module = nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 2))
+        assert sum(part.numel() for part in module.parameters()) > KEEP_UP_TO
+        rounds(Dpzv(), module, torch.randn(3, 1100), "card")
 
 
-@pytest.mark.usefixtures("_meta")
-def test_gradients_come_back() -> None:
+def test_gradients_stay_there() -> None:
+    card = a_stand_in().CARD
     for name, (make, inputs) in MODULES.items():
-        model = wrap(make(), Where("meta"))
+        model = wrap(make(), Where("card"))
         assert type(model) is TorchModel, name
-        outputs, pullback = model.forward(Points(inputs))
-        assert outputs.device.type == "cpu", name
-        gradient = torch.ones_like(outputs)
-        assert pullback(gradient).device.type == "meta", name
-        own = pullback.record_gradients(gradient, slice(0, 6))
-        assert own.total(torch.ones(6, dtype=torch.float64)).shape == model.parameters.shape, name
+        with torch.autograd.set_multithreading_enabled(False):
+            outputs, pullback = model.forward(Points(inputs))
+            gradient = torch.ones_like(outputs)
+            assert outputs.device == pullback(gradient).device == card, name
+            own = pullback.record_gradients(gradient, slice(0, 6))
+        ones = torch.ones(6, dtype=torch.float64, device=card)
+        assert own.total(ones).shape == model.parameters.shape, name
         if inputs.is_floating_point() and name != "table":
             assert pullback.inputs(gradient).shape == inputs.shape, name
 
@@ -133,7 +124,7 @@ def served(make: Callable[[], nn.Module], inputs: Tensor, device: str) -> dict[s
     noise = SeededNoise(root.child("noise"), clip_norm=0.5, noise_std=0.1)
     sampler = SeededSampler(root.child("samples"))
     size = sum(part.numel() for part in make().parameters())
-    there = torch.zeros(size, device="meta" if device == "meta" else "cpu")
+    there = torch.zeros(size, device=device)
     law = directions_of(there, "scaled-sphere", root.child("server"))
     batch = {"batch_size": len(inputs)}
     updates: dict[str, Callable[[], ServerUpdate]] = {
@@ -152,7 +143,7 @@ def served(make: Callable[[], nn.Module], inputs: Tensor, device: str) -> dict[s
         model, update = ServerModel(wrap(make(), Where(device)), task), made()
         for step in range(2):
             evaluation = model.evaluate(Points(inputs), labels)
-            assert evaluation.losses.device.type == "cpu", name
+            assert evaluation.losses.device.type == device, name
             update.step(model, evaluation, inputs, labels)
             if isinstance(update, SecretSgd):
                 update.between(step, model, inputs, labels, len(inputs) - 1, len(inputs))
@@ -161,11 +152,14 @@ def served(make: Callable[[], nn.Module], inputs: Tensor, device: str) -> dict[s
     return found
 
 
-@pytest.mark.usefixtures("_meta")
-def test_a_server_trains_on_another_device() -> None:
-    """By every update."""
-    for name in ("mlp", "cnn", "filters"):
-        served(*MODULES[name], "meta")
+def test_a_server_trains_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every update, as on the processor."""
+    with a_stand_in().with_a_card(monkeypatch):
+        for name in ("mlp", "cnn", "filters"):
+            one, other = (served(*MODULES[name], device) for device in ("card", "cpu"))
+            for update, parameters in other.items():
+                near = torch.allclose(one[update].cpu(), parameters, rtol=1e-3, atol=1e-4)
+                assert near, (name, update)
 
 
 class Own(nn.Sequential):
