@@ -80,20 +80,20 @@ def test_a_client_trains_on_another_device(monkeypatch: pytest.MonkeyPatch) -> N
         rounds(Dpzv(), module, torch.randn(3, 1100), "card")
 
 
-def test_gradients_stay_there() -> None:
-    card = a_stand_in().CARD
-    for name, (make, inputs) in MODULES.items():
-        model = wrap(make(), Where("card"))
-        assert type(model) is TorchModel, name
-        with torch.autograd.set_multithreading_enabled(False):
+def test_gradients_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = a_stand_in()
+    with stand_in.with_a_card(monkeypatch):
+        for name, (make, inputs) in MODULES.items():
+            model = wrap(make(), Where("card"))
+            assert type(model) is TorchModel, name
             outputs, pullback = model.forward(Points(inputs))
             gradient = torch.ones_like(outputs)
-            assert outputs.device == pullback(gradient).device == card, name
+            assert outputs.device == pullback(gradient).device == stand_in.CARD, name
             own = pullback.record_gradients(gradient, slice(0, 6))
-        ones = torch.ones(6, dtype=torch.float64, device=card)
-        assert own.total(ones).shape == model.parameters.shape, name
-        if inputs.is_floating_point() and name != "table":
-            assert pullback.inputs(gradient).shape == inputs.shape, name
+            ones = torch.ones(6, dtype=torch.float64, device=stand_in.CARD)
+            assert own.total(ones).shape == model.parameters.shape, name
+            if inputs.is_floating_point() and name != "table":
+                assert pullback.inputs(gradient).shape == inputs.shape, name
 
 
 def test_no_tensor_is_kept_for_a_graph() -> None:
