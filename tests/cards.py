@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from vertizo.core import arrays
 from vertizo.core.arrays import card
+from vertizo.zeroth_order import directions
 
 on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
@@ -39,6 +42,17 @@ def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(torch.Tensor, "is_cpu", False, raising=False)
         patched.setattr(arrays, "is_card", lambda device: True)
         yield
+
+
+def on_host_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds on a card have the numbers of the processor, until the patches are undone."""
+
+    def drawn(kind: Any, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
+        place = getattr(seed, "raw", seed)  # a stand-in's, which counts looks at the seed itself
+        return torch.from_numpy(directions.drawn(kind, int(place) % 2**64, size)).to(seed.device)
+
+    monkeypatch.setattr(card, "drawn", drawn)
+    monkeypatch.setattr(card, "_fused", lambda seed: None)
 
 
 def a_stand_in() -> ModuleType:

@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cards import on_host_numbers
 from torch import Tensor, nn
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.arrays import card
 from vertizo.models.base import Model
 from vertizo.models.torch import TorchModel
 from vertizo.run.build import placement
-from vertizo.zeroth_order import directions
 
 
 class Unseen:
@@ -178,18 +177,13 @@ def _fits(model: Model, size: int, device: torch.device) -> bool:
 def with_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
     """Configurations may name the card, whose seeds have the numbers of the processor."""
 
-    def drawn(kind: Any, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
-        assert isinstance(seed, OnCard)
-        numbers = torch.from_numpy(directions.drawn(kind, int(seed.raw) % 2**64, size))
-        return numbers.to(seed.device)
-
     LOOKS.count = 0
     # PyTorch would go back through a graph in a thread of the device's, where Python may not be.
     with monkeypatch.context() as patched, torch.autograd.set_multithreading_enabled(False):
         patched.setattr(placement, "check_device", lambda key, device: None)
         patched.setattr(placement, "_fits", _fits)
         patched.setattr(ExperimentConfig, "digest", "the same noise on every device")
-        patched.setattr(card, "drawn", drawn)
+        on_host_numbers(patched)
         yield LOOKS
 
 

@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 import torch
-from tests.cards import a_stand_in, as_on_a_card, on_a_card
+from tests.cards import a_stand_in, as_on_a_card, on_a_card, on_host_numbers
 from torch import Tensor, nn
 
 from vertizo.config.architectures import FunctionConfig, MlpConfig
@@ -124,7 +124,7 @@ def served(make: Callable[[], nn.Module], inputs: Tensor, device: str) -> dict[s
     noise = SeededNoise(root.child("noise"), clip_norm=0.5, noise_std=0.1)
     sampler = SeededSampler(root.child("samples"))
     size = sum(part.numel() for part in make().parameters())
-    there = torch.zeros(size, device="card" if device == "card" else "cpu")  # the same numbers
+    there = torch.zeros(size, device=device)
     law = directions_of(there, "scaled-sphere", root.child("server"))
     batch = {"batch_size": len(inputs)}
     updates: dict[str, Callable[[], ServerUpdate]] = {
@@ -205,7 +205,8 @@ def test_own_columns_go_there_too() -> None:
 
 
 @on_a_card
-def test_a_server_moves_as_on_the_processor() -> None:
+def test_a_server_moves_as_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_host_numbers(monkeypatch)
     for name in ("mlp", "cnn", "filters"):
         one, other = (served(*MODULES[name], device) for device in ("cuda", "cpu"))
         for update, parameters in other.items():
@@ -231,8 +232,9 @@ def test_small_differences_survive_on_a_card() -> None:
 
 
 @on_a_card
-def test_the_numbers_are_those_of_the_processor() -> None:
+def test_the_numbers_are_those_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """First parameters, and what training makes of them."""
+    on_host_numbers(monkeypatch)
     one, other = (
         client_model(MlpConfig(), (12,), Stream.from_seed(0), where=Where(device)).parameters.cpu()
         for device in ("cpu", "cuda")
