@@ -51,8 +51,9 @@ card: $(WITH_TESTS)  ## on a graphics card: its tests, and speed, memory and pre
 	$(BIN)/python benchmarks/memory.py --device cuda --json $(RESULTS)/memory_card.json
 	$(BIN)/python benchmarks/precision.py --json $(RESULTS)/precision_card.json
 
-test-triton: $(WITH_TESTS)  ## kernels of a card, by Triton's interpreter; installs Triton, 300 MB
+test-triton: $(WITH_TESTS)  ## kernels of a card, compiled and by Triton's interpreter; installs Triton, 300 MB
 	$(INSTALL) triton
+	$(BIN)/python -m pytest tests/zeroth_order/test_card_directions.py -k compile
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/zeroth_order/test_card_directions.py
 
 fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest versions

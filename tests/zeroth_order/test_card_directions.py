@@ -6,16 +6,17 @@ errors are allowed.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
-from tests.cards import DEVICES, TRITON, placed
+from tests.cards import DEVICES, INTERPRETED, TRITON, placed
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vertizo.core.arrays import card, philox
-from vertizo.core.arrays.philox import CHUNK, Kind
+from vertizo.core.arrays.philox import CHUNK, LANE, Kind
 from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.card_directions import CardDirections, directions_of
@@ -56,6 +57,28 @@ def _reference(key: int, counter: int) -> list[int]:
         c = [other >> 32 ^ c[1] ^ k[0], other & word, one >> 32 ^ c[3] ^ k[1], one & word]
         k = [(k[0] + 0x9E3779B9) & word, (k[1] + 0xBB67AE85) & word]
     return c
+
+
+@pytest.mark.skipif(INTERPRETED, reason="kernels that are interpreted are not compiled")
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("signs", [True, False])
+def test_kernels_compile_for_cards(signs: bool, capability: int) -> None:
+    """An A100's, H100's and B200's machine code, which Triton makes without a card."""
+    compiler = pytest.importorskip("triton.compiler")
+    backends = pytest.importorskip("triton.backends.compiler")
+    fused = card._triton()
+    assert fused is not None
+    target = backends.GPUTarget("cuda", capability, 32)
+    common = {"seed": "*i64", "size": "i32"}
+    kernels = [(fused._squares, {"sums": "*fp32", **common}, {})]
+    for write, kind in itertools.product([True, False], ["fp32", "bf16", "fp16", "fp64"]):
+        types = {"vector": f"*{kind}", "factor": "*fp32", **common}
+        kernels.append((fused._add, types, {"write": write}))
+    for kernel, types, constants in kernels:
+        constants |= {"signs": signs, "lane_size": LANE}
+        source = compiler.ASTSource(kernel, types, constexprs=constants)
+        made = compiler.compile(source, target=target, options={"num_warps": fused.WARPS})
+        assert made.asm["cubin"]
 
 
 @pytest.mark.parametrize("device", [*DEVICES, TRITON])

@@ -71,6 +71,11 @@ def _squares(sums, seed, size, signs: tl.constexpr, lane_size: tl.constexpr):  #
     tl.store(sums + chunk, tl.sum(total, 0))
 
 
+WARPS = 8
+"""Of a chunk. With eight a thread needs 59 registers for normals, with four 96 (sm_90): so more
+threads are at work at a time."""
+
+
 def _count(size: int) -> tuple[int]:
     return (-(-size // CHUNK),)
 
@@ -81,12 +86,12 @@ def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor, *, write: bool
     ``vector`` is [d] and contiguous, ``factor`` float32 of no dimension.
     """
     size = vector.numel()
-    _add[_count(size)](vector, seed, factor, size, kind == "signs", write, LANE)
+    _add[_count(size)](vector, seed, factor, size, kind == "signs", write, LANE, num_warps=WARPS)
 
 
 def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
     """``‖u‖²`` of u [size], float32 of no dimension; always added up in the same order."""
     count = _count(size)
     sums = torch.empty(count, dtype=torch.float32, device=seed.device)
-    _squares[count](sums, seed, size, kind == "signs", LANE)
+    _squares[count](sums, seed, size, kind == "signs", LANE, num_warps=WARPS)
     return sums.sum()
