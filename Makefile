@@ -44,8 +44,8 @@ test-rooms: $(WITH_TESTS)  ## the full tier of some rooms: make test-rooms ROOMS
 	$(PYTEST) -m "full and not long" --budget $(BUDGET) $(ROOMS) || test $$? = 5  # no test of these rooms is full
 
 card: $(WITH_TESTS)  ## on a graphics card: its tests, and speed, memory and precision there; TORCH_INDEX as above
-	$(BIN)/python -m pytest -m "not fresh" tests/contracts/test_cards.py tests/contracts/test_graphs.py \
-		tests/contracts/test_levels.py tests/contracts/test_sensitivity.py \
+	$(BIN)/python -m pytest -m "not fresh" -k "cuda or processor or on_a_card" \
+		tests/contracts/test_graphs.py tests/contracts/test_levels.py tests/contracts/test_sensitivity.py \
 		tests/models/test_device.py tests/zeroth_order/test_card_directions.py
 	$(BIN)/python benchmarks/devices.py --json $(RESULTS)/devices.json
 	$(BIN)/python benchmarks/memory.py --device cuda --json $(RESULTS)/memory_card.json

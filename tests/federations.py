@@ -58,6 +58,12 @@ from vertizo.testing.federations import (  # noqa: F401 - for those who import t
     two_bits,
 )
 
+TEXT = {"checkpoint": "random", "vector": 8, "layers": 1, "heads": 2, "vocabulary": 20}
+TEXTS: dict[str, Any] = {
+    "client.model": {"name": "text", **TEXT, "outputs": 3},
+    "client.optimizer.learning_rate": 1e-3,
+}
+"""Of clients whose records are texts."""
 ADDITIVE: dict[str, Any] = {"server.model": {"name": "sum"}, "server.update": "none"}
 ADDITIVE |= {"client.optimizer.learning_rate": 1.0, "method.num_directions": 5, "batch_size": 29}
 """For methods along tangents: all records in one batch, and whole steps."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -111,6 +112,20 @@ def test_so_are_those_of_every_option(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     held_to_eager(lambda: federations.build(method, None, options), monkeypatch, caplog)
+
+
+@pytest.mark.full
+@each("method", ["dpzv", "cascaded", "zoo-vfl"])
+def test_so_are_those_of_texts(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("transformers")
+    data = federations.data()
+    parts = [{k: v.mul(7).long().remainder(20) for k, v in p.items()} for p in data.features]
+    tokens = replace(data, features=tuple(parts))
+    held_to_eager(
+        lambda: federations.build(method, None, federations.TEXTS, of=tokens), monkeypatch, caplog
+    )
 
 
 def test_so_are_those_of_directions_that_are_not_held(
@@ -348,5 +363,5 @@ def test_on_a_card_too(
     federations.go_on(found)
     same(eager, found)
     assert found.server._graphed is not None
-    assert found.server._graphed.used is not None
+    assert found.server._graphed._graphs
     assert not caplog.messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,5 +43,6 @@ def taken(card: int | None) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()  # parties and their graphs refer to each other
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # the next call's is its own

@@ -177,6 +177,7 @@ class TorchModel(DifferentiableModel):
             return super().along(direction, offsets, inputs)
         rows = gathered(inputs).to(self.parameters.device)
         at = self.parameters
+        direction = direction.to(at.device)
         moved = torch.stack([torch.add(at, direction, alpha=offset) for offset in offsets])
         parts = torch.split(moved, [weight.numel() for weight in self._weights.values()], 1)
         pairs = zip(self._weights.items(), parts, strict=True)

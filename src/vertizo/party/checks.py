@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core import arrays, kernels
+from vertizo.core.arrays import graphs
 from vertizo.core.errors import (
     ConflictError,
     NonFiniteError,
@@ -68,6 +69,7 @@ class Watch:
         largest = torch.linalg.vector_norm(array, math.inf)
         key = name, min(bound, LARGEST)
         if key not in self._largest:
+            graphs.eager_only("its running maxima are made in this call")
             self._largest[key] = torch.zeros_like(largest)
         torch.maximum(self._largest[key], largest, out=self._largest[key])
         return array

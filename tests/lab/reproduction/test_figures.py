@@ -33,6 +33,8 @@ FIGURES: list[tuple[dict[str, Any], float | None, str]] = [
     ({"name": "accuracy-at", "megabytes": 50}, 70.0, "%"),
     ({"name": "rounds-to", "accuracy": 0.5}, 10.0, ""),
     ({"name": "rounds-to", "accuracy": 0.8}, None, ""),
+    ({"name": "seconds-to", "accuracy": 0.6}, 4.0, ""),
+    ({"name": "seconds-to", "accuracy": 0.8}, None, ""),
     ({"name": "clipped"}, 12.5, "%"),
     ({"name": "raw-accuracy"}, 91.25, "%"),
     ({"name": "raw-auc"}, None, ""),

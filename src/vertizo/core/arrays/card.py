@@ -7,6 +7,7 @@ pass where it is installed (`vertizo.core.arrays.fused`). Both draw what
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -19,14 +20,24 @@ from vertizo.core.plugins.lazy_import import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+LOG = logging.getLogger("vertizo.arrays")
+
 
 @cache
 def _triton() -> ModuleType | None:
-    """The module of fused passes; None where Triton is not installed."""
+    """The module of fused passes; None where Triton is not installed, or cannot compile them."""
     try:
-        return import_module("vertizo.core.arrays.fused")
+        fused = import_module("vertizo.core.arrays.fused")
     except ImportError:
         return None
+    if torch.cuda.is_available():
+        try:
+            fused.squares("signs", torch.zeros((), dtype=torch.int64, device="cuda"), 1)
+        except Exception as error:  # of whatever kind, as where no C compiler is installed
+            why = f"{type(error).__name__}: {error}".partition("\n")[0]
+            LOG.warning("note: directions are drawn by PyTorch, more slowly; Triton fails: %s", why)
+            return None
+    return fused
 
 
 def _fused(seed: Tensor) -> ModuleType | None:

@@ -19,9 +19,11 @@ What a graph computes lies in memory that later graphs use as well, until it is 
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
@@ -41,6 +43,8 @@ SMALL = 2**16
 WARM_UP = 2
 """Calls with tensors of the same shapes that run eagerly before one is captured: they load kernels
 and make what lasts, such as an optimiser's vectors."""
+ONE_AT_A_TIME = threading.RLock()
+"""Held while a graph is captured or replayed: graphs of all threads share a card's memory."""
 Result = TypeVar("Result")
 Key = TypeVar("Key")
 Function = Callable[[Key, Sequence[int], Sequence["Tensor"]], tuple["Tensor", ...]]
@@ -193,9 +197,41 @@ def are_available(device: torch.device) -> bool:
 
 
 @cache
-def _pool() -> Any:
-    """Memory that graphs use one after the other."""
-    return torch.cuda.graph_pool_handle()
+def _of_card(card: int) -> tuple[Any, Any, Any]:
+    """A card's stream for captures, and the memory that its graphs use one after the other.
+
+    With them an empty graph, for good: PyTorch gives up a memory with the last graph in it, and
+    then takes no other graph into it.
+    """
+    stream = torch.cuda.Stream(card)  # type: ignore[no-untyped-call]
+    pool = torch.cuda.graph_pool_handle()
+    keeper = torch.cuda.CUDAGraph()
+    with _recorded(keeper, stream, pool):
+        pass
+    return stream, pool, keeper
+
+
+@contextmanager
+def _recorded(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
+    """Record what happens on the card inside the block as a graph.
+
+    What would wait for the card is an error before the card hears of it: PyTorch cannot end a
+    capture that has been broken, and makes no other one after it. What happens in other threads is
+    none of its business.
+    """
+    before, looking = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # where nothing is moved
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+            with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                torch.cuda.set_sync_debug_mode("error")
+                try:
+                    yield
+                finally:
+                    torch.cuda.set_sync_debug_mode(looking)
+    finally:
+        torch.cuda.set_stream(before)
 
 
 def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callable[[], None]]:
@@ -204,10 +240,9 @@ def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callabl
     Nothing is computed until then. What it computes is in memory of its own if it is ``apart``.
     """
     graph = torch.cuda.CUDAGraph()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # as where nothing is moved
-        with torch.cuda.graph(graph, pool=None if apart else _pool()):
-            result = work()
+    stream, pool, _ = _of_card(torch.cuda.current_device())
+    with _recorded(graph, stream, None if apart else pool):
+        result = work()
     return result, graph.replay
 
 
@@ -225,13 +260,14 @@ class Graph:
 
     def __call__(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay it on other numbers and tensors; results are copies."""
-        for place, given in zip(self._inputs, tensors, strict=True):
-            # Past autograd: it may have saved the place, and lets no saved tensor be changed.
-            place.data.copy_(arrays.pinned(given, place.device), non_blocking=True)
-        self._host.begin(numbers)
-        self._packed.send()
-        self._replay()
-        return tuple(output.clone() for output in self._outputs)
+        with ONE_AT_A_TIME:
+            for place, given in zip(self._inputs, tensors, strict=True):
+                # Past autograd: it may have saved the place, and lets no saved tensor be changed.
+                place.data.copy_(arrays.pinned(given, place.device), non_blocking=True)
+            self._host.begin(numbers)
+            self._packed.send()
+            self._replay()
+            return tuple(output.clone() for output in self._outputs)
 
 
 class Graphed(Generic[Key]):
@@ -285,6 +321,10 @@ class Graphed(Generic[Key]):
         return self._function(key, numbers, tensors)
 
     def _captured(self, key: Key, numbers: int, tensors: Sequence[Tensor]) -> Graph | None:
+        with ONE_AT_A_TIME:
+            return self._twice(key, numbers, tensors)
+
+    def _twice(self, key: Key, numbers: int, tensors: Sequence[Tensor]) -> Graph | None:
         places = [tensor.to(self._device, copy=True) for tensor in tensors]
         try:  # twice: what is filled before a replay may not lie in memory that it works in
             first = _Capture(numbers)

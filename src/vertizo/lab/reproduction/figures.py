@@ -173,16 +173,30 @@ class _AccuracyAt(Figure):
         return max((value for value in found if value is not None), default=None)
 
 
-class _RoundsTo(Figure):
-    """Rounds until an accuracy was first reached."""
+class _FirstReaching(Figure):
+    """A column of the first evaluation that reached an accuracy."""
 
-    digits, is_goal = 0, True
-    name: Literal["rounds-to"] = "rounds-to"
+    is_goal = True
+    column: ClassVar[str]
     accuracy: float = Field(gt=0, lt=1)
 
     def find(self, run: Finished) -> float | None:
         row = first_reaching(run.metrics, self.accuracy)
-        return None if row is None else float(row["round"])
+        return None if row is None else float(row[self.column])
+
+
+class _RoundsTo(_FirstReaching):
+    """Rounds until an accuracy was first reached."""
+
+    digits, column = 0, "round"
+    name: Literal["rounds-to"] = "rounds-to"
+
+
+class _SecondsTo(_FirstReaching):
+    """Seconds of training and evaluations until an accuracy was first reached."""
+
+    digits, column = 0, "seconds"
+    name: Literal["seconds-to"] = "seconds-to"
 
 
 FigureChoice = Annotated[
@@ -195,6 +209,7 @@ FigureChoice = Annotated[
     | Annotated[_Bytes, Tag("bytes")]
     | Annotated[_AccuracyAt, Tag("accuracy-at")]
     | Annotated[_RoundsTo, Tag("rounds-to")]
+    | Annotated[_SecondsTo, Tag("seconds-to")]
     | Annotated[_Clipped, Tag("clipped")],
     chosen_by("name", "test-accuracy"),
 ]

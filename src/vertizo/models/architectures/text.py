@@ -140,16 +140,21 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integers [batch, length] to [batch, length, hidden]."""
-        if self.takes_any:
+        if self.takes_any or not tokens.is_cpu:
             tokens = tokens.clamp(0, self._vocabulary - 1)
-        elif tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocabulary:
+        else:
+            self.check(tokens)
+        result: Tensor = self.layer(tokens)
+        return result
+
+    def check(self, tokens: Tensor) -> None:
+        """Raise ConfigError for unknown tokens. On a card no call does, since that would wait."""
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocabulary:
             raise ConfigError(
                 f"token {int(tokens.max())} is beyond the vocabulary of checkpoint "
                 f"{self._checkpoint!r}, which has {self._vocabulary}; data.tokenizer must be made "
                 "for this checkpoint"
             )
-        result: Tensor = self.layer(tokens)
-        return result
 
 
 class Blocks(nn.Module):
@@ -165,8 +170,10 @@ class Blocks(nn.Module):
 
         The mean of no words is zero.
         """
-        # A large negative number and not −∞: a text without any word would become NaN.
-        mask = words.new_zeros(real.shape).masked_fill_(~real, torch.finfo(words.dtype).min)
+        # A large negative number and not −∞, in bfloat16 either: a text without any word would
+        # become NaN.
+        lowest = max(torch.finfo(words.dtype).min, torch.finfo(torch.bfloat16).min)
+        mask = words.new_zeros(real.shape).masked_fill_(~real, lowest)
         mask = mask[:, None, None, :].expand(-1, 1, words.shape[1], -1)
         states: Tensor = self.blocks(words, attention_mask=mask).last_hidden_state
         if self.pooling == "cls":

@@ -118,6 +118,8 @@ def make_client(
         front=front,
         apart=models.keeps_apart(config, noised=noised),
     )
+    if arrays.is_card(device):
+        models.check_tokens("client.model", model, features.values())
     bound = config.server.embedding_bound
     as_prepared = table.is_floating_point() and not isinstance(options.model, FiltersConfig)
     if config.is_label_free and as_prepared:  # as many numbers, made by the preparation alone

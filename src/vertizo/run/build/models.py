@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import index
@@ -365,12 +365,28 @@ def server_model(
     return model
 
 
+def check_tokens(key: str, model: Model, tables: Iterable[Tensor]) -> None:
+    """Raise ConfigError, which names ``key``, for tokens that the model's encoder does not know.
+
+    For a model on a card, which looks at no token.
+    """
+    parts = model.module.modules() if isinstance(model, TorchModel) else ()
+    for part in parts:
+        if isinstance(part, text.TokenEmbedding):
+            with named(key):
+                for table in tables:
+                    part.check(table)
+
+
 def _encoder(own: OwnFeatures, apart: bool) -> nn.Module:
     key, cardinalities = "server.encoder", own.cardinalities
     module = _client_module(key, own.encoder, own.shape, cardinalities, tokens=own.tokens)
     for part in module.modules():
         if isinstance(part, text.TokenEmbedding):
             part.takes_any = apart
+            if not apart:
+                with named(key):
+                    part.check(own.records)
         if isinstance(part, networks.TabularNet):
             part.fit(own.records)
     return module
