@@ -77,6 +77,10 @@ class _Packed:
         ends = [*accumulate(-(-tensor.nbytes // 16) * 16 for tensor in like)]
         size = ends[-1] if ends else 0
         self._host = torch.zeros(size, dtype=torch.uint8)
+        self._fetched = None
+        if size and device.type == "cuda":
+            self._host = self._host.pin_memory()
+            self._fetched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._card = torch.zeros(size, dtype=torch.uint8, device=device)
         starts = [0, *ends]
         self.pairs = [
@@ -88,10 +92,17 @@ class _Packed:
         ]
         """Each on the host and on the card."""
 
+    def open(self) -> None:
+        """Let the host's side be written: the card has fetched what was sent before."""
+        if self._fetched is not None:
+            self._fetched.synchronize()
+
     def send(self) -> None:
-        """Copy what is on the host to the card."""
+        """Copy what is on the host to the card, which fetches it when it comes to that."""
         if len(self._host):  # past autograd, which may have saved what is there
-            self._card.data.copy_(arrays.pinned(self._host, self._card.device), non_blocking=True)
+            self._card.data.copy_(self._host, non_blocking=True)
+        if self._fetched is not None:
+            self._fetched.record()
 
 
 class _Capture:
@@ -261,6 +272,7 @@ class Graph:
     def __call__(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay it on other numbers and tensors; results are copies."""
         with ONE_AT_A_TIME:
+            self._packed.open()
             for place, given in zip(self._inputs, tensors, strict=True):
                 # Past autograd: it may have saved the place, and lets no saved tensor be changed.
                 place.data.copy_(arrays.pinned(given, place.device), non_blocking=True)
