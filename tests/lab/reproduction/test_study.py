@@ -81,6 +81,14 @@ def test_studies_of_our_own_are_valid() -> None:
             assert config.client.model.outputs == int(label.rpartition(".n")[2]), label
 
 
+def test_studies_of_seconds_are_valid() -> None:
+    files = sorted((ROOT / "experiments" / "seconds").glob("*.yaml"))
+    assert len(files) == 3
+    for file in files:
+        for label, config in configurations(str(file), quick=False).items():
+            assert config.early_stopping.accuracy, label
+
+
 @pytest.mark.full
 def test_quick_is_smaller() -> None:
     def work(name: str, quick: bool) -> int:

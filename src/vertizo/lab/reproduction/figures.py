@@ -195,7 +195,7 @@ class _RoundsTo(_FirstReaching):
 class _SecondsTo(_FirstReaching):
     """Seconds of training and evaluations until an accuracy was first reached."""
 
-    digits, column = 0, "seconds"
+    digits, column = 1, "seconds"
     name: Literal["seconds-to"] = "seconds-to"
 
 
