@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,8 +56,11 @@ class Line:
 
 
 def lines(path: Path, only: Sequence[str] = ()) -> list[Line]:
-    """Those of a list, or of these names; ValueError for an unknown one."""
-    found = [Line(**each) for each in yaml.safe_load(path.read_text("utf-8"))]
+    """Those of a list, or of these names; ValueError for an unknown one, or a list that is none."""
+    try:
+        found = [Line(**each) for each in yaml.safe_load(path.read_text("utf-8"))]
+    except (yaml.YAMLError, TypeError):
+        raise ValueError(f"{path}: lines with name, minutes and run were expected") from None
     if unknown := set(only) - {line.name for line in found}:
         raise ValueError(f"{', '.join(sorted(unknown))}: {path} has no such line")
     return [line for line in found if not only or line.name in only]
@@ -114,10 +118,18 @@ def pack(out: Path, archive: Path) -> None:
 
 
 def unpack(archive: Path, out: Path) -> None:
-    """Restore a folder from an archive, if that is there and the folder is not."""
-    if archive.exists() and not out.exists():
+    """Restore a folder from an archive, if that is there and the folder is not; ValueError where
+    it is no archive."""
+    if not archive.exists() or out.exists():
+        return
+    part = out.with_name(out.name + ".part")
+    try:
         with tarfile.open(archive) as made:
-            made.extractall(out, filter="data")
+            made.extractall(part, filter="data")
+    except (tarfile.TarError, EOFError):
+        shutil.rmtree(part, ignore_errors=True)
+        raise ValueError(f"{archive} is no whole archive of such runs") from None
+    part.rename(out)
 
 
 def main() -> None:
@@ -134,11 +146,11 @@ def main() -> None:
     end = time.monotonic() + 60 * asked.minutes
     try:
         wanted = lines(asked.list, [name for name in asked.only.split(",") if name])
+        if asked.archive is not None:
+            unpack(asked.archive, asked.out)
+        asked.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    if asked.archive is not None:
-        unpack(asked.archive, asked.out)
-    asked.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     failed = 0
     for line in wanted:
@@ -148,7 +160,9 @@ def main() -> None:
             code = advance(line, asked.out, asked.device, left)
             took = (time.monotonic() - started) / 60
             print(f"{line.name}: exit code {code} after {took:.1f} minutes", flush=True)
-            failed |= code not in (0, INTERRUPTED)
+            if code not in (0, INTERRUPTED):
+                failed, log = 1, asked.out / f"{line.name}.log"
+                print(f"{log}: {log.read_text('utf-8').strip().rpartition(chr(10))[2]}", flush=True)
             if asked.archive is not None:
                 pack(asked.out, asked.archive)
     for line in wanted:

@@ -107,6 +107,17 @@ def test_lines_are_taken_in_order_while_there_is_time(
     capsys.readouterr()
     assert called(monkeypatch, *given, "--only", "e") == 2
     assert capsys.readouterr().err.count("\n") == 1
+    for name, content in {"odd": "- {name: a, hours: 1}", "text": "some", "cut": "- {name"}.items():
+        (tmp_path / name).write_text(content, "utf-8")
+        assert called(monkeypatch, "--list", str(tmp_path / name)) == 2, name
+        assert capsys.readouterr().err.count("\n") == 1, name
+    broken = ("--archive", str(tmp_path / "text"), "--out", str(tmp_path / "new"))
+    assert called(monkeypatch, *broken) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "text").write_bytes(archive.read_bytes()[:-40])
+    assert called(monkeypatch, *broken) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not [*tmp_path.glob("new*")]
 
 
 def test_an_archive_has_what_is_small_and_what_was_begun(tmp_path: Path) -> None:
