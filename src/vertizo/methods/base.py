@@ -281,12 +281,13 @@ class Method(Chosen):
 
     def stored(self, embeddings: Tensor) -> Tensor:
         """What the server's table keeps of [points, batch, d_h]: their mean, [batch, d_h]."""
-        if len(embeddings) == 1:
+        points = embeddings.shape[0]
+        if points == 1:
             return embeddings[0]
         if not embeddings.is_cpu:
             return embeddings.mean(0)
         total = np.add.reduce(embeddings.numpy(), 0)
-        total *= np.float32(1 / len(embeddings))
+        total *= np.float32(1 / points)
         return torch.from_numpy(total)
 
     def evaluated(self, query: Query, shared: Stream) -> Tensor | None:
@@ -294,7 +295,7 @@ class Method(Chosen):
 
         ``shared`` is the client's `ClientSide.shared`.
         """
-        return query.embeddings if len(query.embeddings) > 1 else None
+        return query.embeddings if query.embeddings.shape[0] > 1 else None
 
     @abstractmethod
     def told(self, outcome: Outcome) -> Tensor:

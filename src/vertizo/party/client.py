@@ -188,7 +188,7 @@ class ClientParty(Stateful):
         opened = self._open
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        values, shape = reply.values, self.reply_shape(len(opened.batch.ids))
+        values, shape = reply.values, self.reply_shape(opened.batch.ids.shape[0])
         if values.shape != shape:
             raise misshapen("the reply", values, shape)
         if values.is_cpu or not self.pair.checks:

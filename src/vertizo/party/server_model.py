@@ -70,7 +70,8 @@ class ServerModel:
                 "it must be a torch.nn.Module"
             )
         logits, pullback = self._differentiable.forward(points, number)
-        losses, rows, batch = self._losses(logits, labels, weights), len(logits), len(labels)
+        losses = self._losses(logits, labels, weights)
+        rows, batch = logits.shape[0], labels.shape[0]
         last = slice(rows - batch, rows)
         return Evaluation(losses.values.view(-1, batch), last, losses, pullback, weights)
 
@@ -168,7 +169,7 @@ class TrainingMeter(Stateful):
             self._unread[0].add_(losses.sum())
             self._unread[1].add_(correct)
         else:
-            self.records += len(losses)
+            self.records += losses.shape[0]
             self.loss += float(np.add.reduce(losses.numpy()))
             self.correct += correct
 
@@ -342,7 +343,7 @@ class ServerSide:
         evaluated, moved = [], []
         for query in queries:
             new = method.evaluated(query, self.shared[query.client])
-            evaluated.append(0 if new is None else len(new))
+            evaluated.append(0 if new is None else new.shape[0])
             if new is not None:
                 moved.append((query.client, new))
         points = self.table.points(ids, moved)
@@ -394,5 +395,5 @@ class ServerSide:
         if told.dim() == 1 or told.shape[1] != self._entries:
             return self.plan.total(told)
         if self._entries == 1:
-            return self.plan.total(told[:, 0])
+            return self.plan.total(told.squeeze(1))
         return torch.cat([self.plan.total(column) for column in told.unbind(1)])

@@ -146,7 +146,9 @@ class NoPrivacy(Plan):
 
     def each(self, values: Tensor) -> Tensor:
         """Values / B."""
-        return values / self._batch_size
+        if not values.is_cpu:
+            return values / self._batch_size
+        return torch.from_numpy(values.numpy() / self._batch_size)
 
 
 class ClippedOnly(NoPrivacy):

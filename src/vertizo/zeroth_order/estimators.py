@@ -52,12 +52,25 @@ Losses = TypeVar("Losses", float, "Tensor", Scalar, NDArray[np.float32])
 
 def two_point(plus: Losses, minus: Losses, smoothing: float) -> Losses:
     """``(f(w + λu) − f(w − λu)) / (2λ)``: the slope along u, of a loss or of each record's."""
-    return (plus - minus) / (2 * smoothing)
+    return _slope(plus, minus, 2 * smoothing)
 
 
 def forward_difference(shifted: Losses, plain: Losses, smoothing: float) -> Losses:
     """``(f(w + μu) − f(w)) / μ``: the slope along u, of a loss or of each record's."""
-    return (shifted - plain) / smoothing
+    return _slope(shifted, plain, smoothing)
+
+
+def _slope(after: Losses, before: Losses, step: float) -> Losses:
+    """``(after − before) / step``; NumPy takes a fifth of PyTorch's time for a batch's losses."""
+    if (
+        isinstance(after, torch.Tensor)
+        and isinstance(before, torch.Tensor)
+        and after.is_cpu
+        and after.dim()
+    ):
+        with np.errstate(all="ignore"):  # infinite losses are the clip's to deal with
+            return torch.from_numpy((after.numpy() - before.numpy()) / step)
+    return (after - before) / step
 
 
 @dataclass(frozen=True)
@@ -134,8 +147,7 @@ def at_once(
 ) -> Tensor:
     """Outputs at all offsets together, along the direction as one vector."""
     numbers = direction.numbers()  # as they were drawn, and lengths in units of them
-    lengths: list[float] = np.multiply(offsets, direction.scale).tolist()
-    return model.along(numbers, lengths, inputs)
+    return model.along(numbers, [offset * direction.scale for offset in offsets], inputs)
 
 
 def by_blocks(

@@ -154,7 +154,8 @@ class LinearStack(DifferentiableModel):
         The first layer sees the same inputs at every offset, so that two products serve all.
         """
         if isinstance(inputs, Selected):
-            values, ids, batch = self._numbers(inputs.table), inputs.ids.numpy(), len(inputs.ids)
+            values, ids = self._numbers(inputs.table), inputs.ids.numpy()
+            batch = len(ids)
         else:
             values, ids, batch = self._numbers(inputs), EVERY, inputs.shape[0]
         shape = len(offsets), len(ids) if ids.size else len(values)
@@ -202,7 +203,7 @@ class LinearStack(DifferentiableModel):
         shifts, count = [], 1
         for start, shift in points.shifts:
             shifts.append((start, np.ascontiguousarray(shift.numpy())))
-            count += len(shift)
+            count += shift.shape[0]
         steps, outputs = self._evaluated(self._numbers(points.rows), shifts, count)
         found = outputs.reshape(count * points.rows.shape[0], -1)
         return torch.from_numpy(found), _StackPullback(self, steps, points.rows.shape)
