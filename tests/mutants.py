@@ -81,8 +81,8 @@ TABLE = r'''
 
 # middle-not-stored: the table keeps h+ of a two-point query in place of the middle
 @ methods/base.py methods/test_dpzv.py contracts/test_methods.py
--if len(embeddings) == 1:
-+if len(embeddings) <= 2:
+-if points == 1:
++if points <= 2:
              return embeddings[0]
 
 # copy-moved-backwards: the server moves its copy of embeddings away from the client's
@@ -102,8 +102,8 @@ TABLE = r'''
 
 # two-point-not-halved: the two-point slope lacks its factor 1/2, as in DPZV's eq. 7
 @ zeroth_order/estimators.py zeroth_order/test_estimators.py methods/test_dpzv.py
--return (plus - minus) / (2 * smoothing)
-+return (plus - minus) / smoothing
+-return _slope(plus, minus, 2 * smoothing)
++return _slope(plus, minus, smoothing)
 
 # step-at-the-stale-embedding: the server trains at the embedding that the client sent the last time
 @ party/server_model.py contracts/test_methods.py
@@ -112,7 +112,7 @@ TABLE = r'''
          evaluated, moved = [], []
          for query in queries:
              new = method.evaluated(query, self.shared[query.client])
-             evaluated.append(0 if new is None else len(new))
+             evaluated.append(0 if new is None else new.shape[0])
              if new is not None:
                  moved.append((query.client, new))
          points = self.table.points(ids, moved)
