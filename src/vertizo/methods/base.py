@@ -286,7 +286,10 @@ class Method(Chosen):
             return embeddings[0]
         if not embeddings.is_cpu:
             return embeddings.mean(0)
-        total = np.add.reduce(embeddings.numpy(), 0)
+        first, second, *others = embeddings.numpy()
+        total = first + second
+        for other in others:
+            total += other
         total *= np.float32(1 / points)
         return torch.from_numpy(total)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -53,12 +54,11 @@ class Batches:
         self.records, self.size, self._stream = records, size, stream
         self.per_epoch = -(-records // size)
         """Batches in an epoch, ⌈D/B⌉."""
-        self._epoch: tuple[int, Tensor] | None = None
+        self._epoch: tuple[int, NDArray[np.int64]] | None = None
 
     def ids(self, number: int) -> Tensor:
         """Record IDs of batch ``number``, int64 [batch]."""
         epoch, position = divmod(number, self.per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
-            permutation = self._stream.generator(epoch).permutation(self.records)
-            self._epoch = epoch, torch.from_numpy(permutation)
-        return self._epoch[1][position * self.size : (position + 1) * self.size]
+            self._epoch = epoch, self._stream.generator(epoch).permutation(self.records)
+        return torch.from_numpy(self._epoch[1][position * self.size : (position + 1) * self.size])

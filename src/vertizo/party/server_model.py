@@ -118,6 +118,11 @@ class Evaluation:
     weights: Tensor | None = None
     """How much each record's loss counts, [batch]; all the other fields have it in already."""
 
+    @cached_property
+    def plain(self) -> Tensor:
+        """Per-record losses at the last point, [batch]."""
+        return self.losses[-1]
+
     def correct(self) -> int | Tensor:
         """How many records are predicted right at the last point."""
         return self._records.correct(self._rows)
@@ -160,7 +165,7 @@ class TrainingMeter(Stateful):
 
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
-        losses, correct = evaluation.losses[-1], evaluation.correct()
+        losses, correct = evaluation.plain, evaluation.correct()
         if isinstance(correct, Tensor):
             graphs.each_call(partial(self._count, len(losses)))
             if self._unread is None:
@@ -286,7 +291,7 @@ class ZerothOrder(StepCountingUpdate):
         found = model.losses_along(joined, labels, direction, offsets, evaluation.weights)
         losses = [self._mean(each) for each in found]
         if self.forward:
-            slope = forward_difference(losses[0], self._mean(evaluation.losses[-1]), smoothing)
+            slope = forward_difference(losses[0], self._mean(evaluation.plain), smoothing)
         else:
             slope = two_point(losses[0], losses[1], smoothing)
         self.optimizer.step(model.parameters, estimate(direction, slope))
@@ -353,13 +358,13 @@ class ServerSide:
             labels = self.labels.index_select(0, ids)
         first_pass, weights = round_ * self._steps, self.weights_of(ids)
         evaluation = model.evaluate(points, labels, first_pass, weights)
-        replies, last, plain = [], 0, evaluation.losses[-1]
+        replies, last = [], 0
         for query, count in zip(queries, evaluated, strict=True):
             first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
             resting = partial(model.zero_logit_slopes, labels, weights)
             told = method.told(
-                Outcome(evaluation.losses[first:last], plain, gradient, query, resting)
+                Outcome(evaluation.losses[first:last], evaluation.plain, gradient, query, resting)
             )
             answer = method.answered(query, self._released(told), self.plan.noise_std)
             replies.append(Reply(query.client, query.number, answer.values))
