@@ -80,7 +80,7 @@ class ForwardDifference(Method):
         if not plain.is_cpu:
             return torch.stack((plain, shifted)).t()
         pair = np.empty((2, plain.numel()), np.float32)
-        pair[0], pair[1] = plain, shifted
+        pair[0], pair[1] = plain.numpy(), shifted.numpy()
         return torch.from_numpy(pair.T)  # sums run along memory
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
