@@ -4,7 +4,8 @@ One batch through the client model; then ask and tell of DPZV's client half, whi
 evaluations and no graph; then the same of VAFL's, which back-propagates. Each in a process of its
 own: what is shown is the resident memory at its highest less that before the model was made, so
 that it is the model and what a round needs, without the interpreter and its libraries. Linux only.
-On a card it is what PyTorch had of the card's memory at most.
+On a card it is what PyTorch had of the card's memory at most, which it counts exactly: one process
+measures all, and models are made on the card, since its time is short.
 
 * **mlp**: 25 M parameters in three layers, batch 64;
 * **embeddings**: the embedding layer of DistilBERT, 24 M, 32 texts of 64 words;
@@ -19,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +70,15 @@ def batch(name: str) -> Tensor:
 
 def rounds(name: str, variant: str, count: int, device: str) -> int:
     """Makes the model, resets the peak, does the work; returns the number of parameters."""
-    model, features = wrap(make(name), Where(device)), batch(name).to(device)
+    with torch.device(device):
+        module = make(name)
+    model, features = wrap(module, Where(device)), batch(name).to(device)
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    PEAK_RESET.write_text("5")
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    else:
+        ctypes.CDLL(None).malloc_trim(0)
+        PEAK_RESET.write_text("5")
     if variant == "inference":
         for _ in range(count):
             model(features)
@@ -97,20 +102,41 @@ def kilobytes(key: str) -> int:
     return int(status.split(f"{key}:")[1].split()[0])
 
 
-def measure(name: str, variant: str, device: str) -> dict[str, float]:
+def measure(name: str, variant: str) -> dict[str, float]:
     """Parameters, and peak memory in MiB, of this process."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as training does
     make(name if name != "mlp" else "small")  # loads what it needs
-    rounds("small", variant, 1, device)
+    rounds("small", variant, 1, "cpu")
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = kilobytes("VmRSS")
-    parameters = rounds(name, variant, ROUNDS, device)
-    most = (kilobytes("VmHWM") - before) / 1024
-    if device == "cuda":
-        most = torch.cuda.max_memory_allocated() / 2**20
-    return {"parameters": parameters, "mebibytes": most}
+    parameters = rounds(name, variant, ROUNDS, "cpu")
+    return {"parameters": parameters, "mebibytes": (kilobytes("VmHWM") - before) / 1024}
+
+
+def measure_card(name: str, variant: str) -> dict[str, float]:
+    """Parameters, and peak memory in MiB, on the card."""
+    rounds("small", variant, 1, "cuda")
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    parameters = rounds(name, variant, ROUNDS, "cuda")
+    most = torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {"parameters": parameters, "mebibytes": most / 2**20}
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A line for each model."""
+    return [
+        report.line(
+            f"{row['model']}, {row['parameters'] / 1e6:.1f} million parameters",
+            f"DPZV {row['dpzv_mebibytes'] / row['inference_mebibytes']:.2f} of inference",
+            f"VAFL {row['vafl_mebibytes'] / row['inference_mebibytes']:.2f}",
+        )
+        for row in rows
+    ]
 
 
 def main() -> None:
@@ -123,18 +149,16 @@ def main() -> None:
         options.models = dict.fromkeys([*MODELS, *(BLOCKS if options.device == "cuda" else ())])
     if options.measure:
         name, variant = options.measure
-        print(json.dumps(measure(name, variant, options.device)))
+        print(json.dumps(measure(name, variant)))
         return
+    of_one = measure_card if options.device == "cuda" else partial(report.of_its_own, __file__)
     print("peak memory in MiB beyond the libraries', one thread")
     print(
         f"{'model':<12} {'million':>8} {'weights':>8} {'inference':>10} {'DPZV':>14} {'VAFL':>14}"
     )
     rows: list[dict[str, Any]] = []
     for name in options.models:
-        peaks = {
-            variant: report.of_its_own(__file__, name, variant, "--device", options.device)
-            for variant in VARIANTS
-        }
+        peaks = {variant: of_one(name, variant) for variant in VARIANTS}
         count = peaks["inference"]["parameters"]
         plain, zeroth, first = (peaks[variant]["mebibytes"] for variant in VARIANTS)
         rows.append(
@@ -146,17 +170,10 @@ def main() -> None:
         )
         print(
             f"{name:<12} {count / 1e6:>8.1f} {count * 4 / 2**20:>8.1f} {plain:>10.1f} "
-            f"{zeroth:>7.1f} ({zeroth / plain:.2f}) {first:>7.1f} ({first / plain:.2f})"
+            f"{zeroth:>7.1f} ({zeroth / plain:.2f}) {first:>7.1f} ({first / plain:.2f})",
+            flush=True,
         )
-    summary = [
-        report.line(
-            f"{row['model']}, {row['parameters'] / 1e6:.1f} million parameters",
-            f"DPZV {row['dpzv_mebibytes'] / row['inference_mebibytes']:.2f} of inference",
-            f"VAFL {row['vafl_mebibytes'] / row['inference_mebibytes']:.2f}",
-        )
-        for row in rows
-    ]
-    report.write(options, {"device": options.device, "rows": rows}, summary)
+        report.write(options, {"device": options.device, "rows": rows}, summary(rows))
 
 
 if __name__ == "__main__":
