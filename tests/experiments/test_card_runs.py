@@ -81,6 +81,27 @@ def test_a_line_that_fails_or_is_stopped_has_none(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.log", "slow.log"]
 
 
+@pytest.mark.full
+def test_finished_runs_leave_room_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the line goes on: its next run may need all of it."""
+    monkeypatch.setattr(card_runs, "LOOKING", 0.1)
+    line = tmp_path / "line"
+    for name, ended in (("ended", True), ("begun", False)):
+        (line / name / "checkpoints").mkdir(parents=True)
+        for file, size in (("last", card_runs.SMALL + 1), ("best", 5)):
+            (line / name / "checkpoints" / file).touch()
+            os.truncate(line / name / "checkpoints" / file, size)
+        if ended:
+            (line / name / "summary.json").write_text("{}", "utf-8")
+    gone = f"{line}/ended/checkpoints/last"
+    wait = f"import os, time\nwhile os.path.exists({gone!r}): time.sleep(0.01)"
+    assert card_runs.advance(Program("line", 1, wait), tmp_path, "cpu", 60) == 0
+    left = sorted(str(path.relative_to(line)) for path in line.glob("*/checkpoints/*"))
+    assert left == ["begun/checkpoints/best", "begun/checkpoints/last", "ended/checkpoints/best"]
+
+
 def test_lines_are_taken_in_order_while_there_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
