@@ -181,6 +181,8 @@ def main() -> None:
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # A shell's background ignores SIGINT, and so would all that is begun here and told to stop.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     failed = 0
     for line in wanted:
         left = end - time.monotonic()

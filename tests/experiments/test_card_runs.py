@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import tarfile
 from dataclasses import dataclass, replace
@@ -139,6 +140,24 @@ def test_lines_are_taken_in_order_while_there_is_time(
     assert called(monkeypatch, *broken) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not [*tmp_path.glob("new*")]
+
+
+def test_lines_can_be_stopped_where_ctrl_c_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a shell's background: what is ignored stays so in all processes that begin there."""
+    found = []
+    monkeypatch.setattr(
+        card_runs, "advance", lambda *_: found.append(signal.getsignal(signal.SIGINT)) or 0
+    )
+    (tmp_path / "list.yaml").write_text("- {name: a, minutes: 1, run: x}\n", "utf-8")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        given = ("--list", str(tmp_path / "list.yaml"), "--out", str(tmp_path / "out"))
+        assert called(monkeypatch, *given) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert found == [signal.default_int_handler]
 
 
 def test_an_archive_has_what_is_small_and_what_was_begun(tmp_path: Path) -> None:
