@@ -2,7 +2,7 @@
 
 A stand-in for ``torch.cuda`` keeps them: a memory ends with the last graph in it and then takes no
 other; what waits for the card breaks a capture; and one that is broken cannot end, which leaves its
-stream behind.
+stream behind, its memory closed, and its graph in use.
 """
 
 from __future__ import annotations
@@ -45,15 +45,22 @@ class Cuda:
                     assert inside or self.pool not in cuda.given_up, "use_count > 0"
                     inside.add(self.graph)
                     weakref.finalize(self.graph, cuda.ended, self.pool)
-                assert not cuda.capturing, "already recording"
+                asked = [graph() for _, graph in cuda.recording]
+                assert None not in asked, "memory is asked for of a graph that is gone"
+                pools = [pool for pool, _ in cuda.recording if pool is not None]
+                assert self.pool not in pools, "already recording to mempool_id"
+                cuda.recording.append((self.pool, weakref.ref(self.graph)))
                 cuda.capturing, cuda.broken = True, False
 
             def __exit__(self, *_: object) -> None:
                 if cuda.broken:
+                    cuda.capturing = False
                     raise RuntimeError("capture was invalidated")
+                cuda.recording.pop()
                 cuda.capturing, cuda.stream = False, self.before
 
         self.given_up: set[int] = set()
+        self.recording: list[tuple[int | None, weakref.ref[Any]]] = []
         self.CUDAGraph, self.graph = Graph, Capture
 
     def ended(self, pool: int) -> None:
@@ -111,10 +118,17 @@ def test_a_look_at_a_value_breaks_no_capture(cuda: Cuda) -> None:
     assert not cuda.broken
 
 
-def test_what_cannot_end_leaves_no_stream_behind(cuda: Cuda) -> None:
+@pytest.mark.parametrize("apart", [True, False])
+def test_after_what_cannot_end_there_are_other_captures(apart: bool, cuda: Cuda) -> None:
+    """With the stream and the mode of before, and in another memory."""
+
     def break_() -> None:
         cuda.broken = True
 
-    with pytest.raises(RuntimeError, match="invalidated"):
-        graphs.capture(break_, apart=True)
-    assert (cuda.stream, cuda.mode) == ("main", 0)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="invalidated"):
+            graphs.capture(break_, apart=apart)
+        assert (cuda.stream, cuda.mode) == ("main", 0)
+        gc.collect()
+        for other in (True, False):
+            assert graphs.capture(lambda: 1, apart=other)[0] == 1

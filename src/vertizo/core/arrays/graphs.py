@@ -45,6 +45,8 @@ WARM_UP = 2
 and make what lasts, such as an optimiser's vectors."""
 ONE_AT_A_TIME = threading.RLock()
 """Held while a graph is captured or replayed: graphs of all threads share a card's memory."""
+KEPT_FOR_GOOD: list[Any] = []
+"""Graphs that nobody may drop: see `_of_card` and `_recorded`."""
 Result = TypeVar("Result")
 Key = TypeVar("Key")
 Function = Callable[[Key, Sequence[int], Sequence["Tensor"]], tuple["Tensor", ...]]
@@ -208,18 +210,19 @@ def are_available(device: torch.device) -> bool:
 
 
 @cache
-def _of_card(card: int) -> tuple[Any, Any, Any]:
+def _of_card(card: int) -> tuple[Any, Any]:
     """A card's stream for captures, and the memory that its graphs use one after the other.
 
-    With them an empty graph, for good: PyTorch gives up a memory with the last graph in it, and
-    then takes no other graph into it.
+    An empty graph is in it for good: PyTorch gives up a memory with the last graph in it, and then
+    takes no other graph into it.
     """
     stream = torch.cuda.Stream(card)  # type: ignore[no-untyped-call]
     pool = torch.cuda.graph_pool_handle()
     keeper = torch.cuda.CUDAGraph()
+    KEPT_FOR_GOOD.append(keeper)
     with _recorded(keeper, stream, pool):
         pass
-    return stream, pool, keeper
+    return stream, pool
 
 
 @contextmanager
@@ -227,22 +230,30 @@ def _recorded(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
     """Record what happens on the card inside the block as a graph.
 
     What would wait for the card is an error before the card hears of it: PyTorch cannot end a
-    capture that has been broken, and makes no other one after it. What happens in other threads is
-    none of its business.
+    capture that has been broken, takes no other graph into its memory, and goes on asking its graph
+    where memory comes from. So captures after it have another stream and memory. What happens in
+    other threads is none of its business.
     """
     before, looking = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
+    has_ended = False
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # where nothing is moved
             warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
-            with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+            capture = torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local")
+            capture.__enter__()
+            try:
                 torch.cuda.set_sync_debug_mode("error")
-                try:
-                    yield
-                finally:
-                    torch.cuda.set_sync_debug_mode(looking)
+                yield
+            finally:
+                torch.cuda.set_sync_debug_mode(looking)
+                capture.__exit__(None, None, None)
+                has_ended = True
     finally:
         torch.cuda.set_stream(before)
+        if not has_ended:
+            KEPT_FOR_GOOD.append(graph)
+            _of_card.cache_clear()
 
 
 def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callable[[], None]]:
@@ -251,7 +262,7 @@ def capture(work: Callable[[], Result], *, apart: bool) -> tuple[Result, Callabl
     Nothing is computed until then. What it computes is in memory of its own if it is ``apart``.
     """
     graph = torch.cuda.CUDAGraph()
-    stream, pool, _ = _of_card(torch.cuda.current_device())
+    stream, pool = _of_card(torch.cuda.current_device())
     with _recorded(graph, stream, None if apart else pool):
         result = work()
     return result, graph.replay
