@@ -93,17 +93,20 @@ def arithmetic(precision: str) -> ExitStack:
 def slopes(case: Case, dtype: torch.dtype, precision: str, smoothing: float) -> Tensor:
     """The slope along each direction, float64 [directions]."""
     torch.manual_seed(0)
-    module = case.make().to(DEVICE, dtype).eval()
+    with DEVICE:
+        module = case.make().to(dtype).eval()
     if len(case.shape) > 1:
-        inputs = torch.randn(case.records, *case.shape).to(DEVICE, dtype)
+        inputs = torch.randn(case.records, *case.shape, device=DEVICE).to(dtype)
     else:
         inputs = torch.randint(256, (case.records, *case.shape), device=DEVICE)
-    labels = torch.randint(CLASSES, (case.records,)).to(DEVICE)
+    labels = torch.randint(CLASSES, (case.records,), device=DEVICE)
     found = []
     with torch.no_grad(), arithmetic(precision):
         at = {name: part.detach() for name, part in module.named_parameters()}
         for _ in range(case.directions):
-            u = {name: torch.randn(part.shape).to(DEVICE, dtype) for name, part in at.items()}
+            u = {
+                name: torch.randn(part.shape, device=DEVICE).to(dtype) for name, part in at.items()
+            }
             f = [
                 cross_entropy(
                     functional_call(
@@ -123,8 +126,10 @@ def main() -> None:
     results: dict[str, Any] = {"device": DEVICE.type, "errors": {}}
     lines = []
     for name, case in CASES.items():
+        with torch.device("meta"):
+            count = sum(part.numel() for part in case.make().parameters())
         of_case: dict[str, float] = {
-            "parameters": sum(part.numel() for part in case.make().parameters()),
+            "parameters": count,
             "records": case.records,
             "directions": case.directions,
         }

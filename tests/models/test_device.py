@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -258,3 +259,16 @@ def test_training_on_a_card_repeats_to_the_bit() -> None:
             torch.manual_seed(0)
             found.append(rounds(method, make(), many, "cuda"))
         assert torch.equal(*found), (name, method)
+
+
+@pytest.mark.parametrize("differentiates", [False, True])
+def test_attention_on_a_card_is_added_up_in_one_order(differentiates: bool) -> None:
+    """Where gradients are asked for: those of the fast ones are sums in no fixed order."""
+    fast = (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.mem_efficient_sdp_enabled)
+    there = SimpleNamespace(
+        parameters=SimpleNamespace(device=torch.device("cuda")), _where=Where("cuda")
+    )
+    with torch.set_grad_enabled(differentiates), TorchModel.arithmetic(there):  # type: ignore[arg-type]
+        assert [is_on() for is_on in fast] == [not differentiates] * 2
+        assert torch.backends.cuda.math_sdp_enabled()
+    assert all(is_on() for is_on in fast)

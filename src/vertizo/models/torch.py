@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
@@ -331,6 +332,8 @@ class TorchModel(DifferentiableModel):
                 warnings.catch_warnings(),
                 torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=rounds),
                 torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"),
+                # the gradients of PyTorch's other attentions are sums in no fixed order
+                sdpa_kernel(SDPBackend.MATH) if torch.is_grad_enabled() else nullcontext(),
             ):
                 # of a thread of autograd's, in which it is the first product
                 warnings.filterwarnings("ignore", "Attempting to run cuBLAS", UserWarning)
