@@ -236,7 +236,7 @@ class Points:
             rows = self.rows.expand(shift.shape[0], -1, -1).clone()
             rows.narrow(2, start, shift.shape[2]).add_(shift)
             parts.append(rows.flatten(0, 1))
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def together(self) -> Tensor:
         """The rows with the first point of every shift at once, [batch, ...]."""

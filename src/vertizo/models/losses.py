@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, nll_loss
 
 from vertizo.core import kernels
 
@@ -71,18 +71,18 @@ class CardSoftmaxLosses:
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         self._logits, self._labels = logits, labels
         self._logs = torch.log_softmax(logits.float(), 1)
-        points = len(logits) // len(labels)
-        self.values = -self._logs.gather(1, labels.repeat(points).unsqueeze(1)).squeeze(1)
+        every = labels.repeat(len(logits) // len(labels))
+        self.values = nll_loss(self._logs, every, reduction="none")
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
         found = self._logs[rows].exp()
-        found.scatter_add_(1, self._labels.unsqueeze(1), found.new_full((len(found), 1), -1.0))
+        found.scatter_(1, self._labels.unsqueeze(1), -1.0, reduce="add")
         return found * (weights.unsqueeze(1) if isinstance(weights, Tensor) else weights)
 
     def correct(self, rows: slice) -> Tensor:
-        """How many of those rows are predicted right, int64 of no dimension."""
-        return (self._logits[rows].argmax(1) == self._labels).sum()
+        """Which of those rows are predicted right, bool [records]."""
+        return self._logits[rows].argmax(1) == self._labels
 
 
 class ClassWeighted(Classification):
@@ -222,9 +222,9 @@ class SquaredLosses:
         """``weights_i · ∂loss_i/∂output_i`` of the rows of one point, shape [records, 1]."""
         return (self.slope[rows] * weights).unsqueeze(1)
 
-    def correct(self, rows: slice) -> int | Tensor:
+    def correct(self, rows: slice) -> int:
         """0: a value is not right or wrong."""
-        return 0 if self.values.is_cpu else self.values.new_zeros(())
+        return 0
 
 
 class MultiLabel:
@@ -262,9 +262,9 @@ class LogisticLosses:
         return self._excess[rows] * scale
 
     def correct(self, rows: slice) -> int | Tensor:
-        """How many of those rows have every label predicted right."""
-        right = self._right[rows].sum()
-        return int(right) if right.is_cpu else right
+        """How many of those rows have every label predicted right; on a card, which ones."""
+        right = self._right[rows]
+        return int(right.sum()) if right.is_cpu else right
 
 
 class WeightedLosses:

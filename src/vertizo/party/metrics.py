@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Task
+from vertizo.models.losses import (
+    Classification,
+    Huber,
+    MultiLabel,
+    Quantile,
+    RecordLosses,
+    Task,
+)
 
 Scores = Mapping[str, float]
 METRICS = ("auc", "accuracy", "loss")
@@ -63,6 +70,12 @@ def _areas(truth: NDArray[Any], margins: NDArray[np.float64]) -> dict[str, float
     return {"auc": float(auc), "average_precision": float(precision)}
 
 
+def _right(losses: RecordLosses) -> int:
+    """How many records are predicted right."""
+    found = losses.correct(slice(None))
+    return int(found.sum()) if isinstance(found, Tensor) else found
+
+
 def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     """Loss and quality of logits [rows, outputs] against labels [rows].
 
@@ -78,7 +91,7 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     loss = float(losses.values.mean(dtype=torch.float64))
     rows = len(labels)
     if isinstance(task, MultiLabel):
-        right = int(losses.correct(slice(None))) / rows
+        right = _right(losses) / rows
         wrong = float(((logits > 0) != (labels > 0)).double().mean())
         result = {"loss": loss, "accuracy": right, "hamming": wrong}
         if not len(places := varying(labels)):
@@ -95,7 +108,7 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
         if isinstance(task, Huber):
             found["huber"] = loss * task.spread**2
         return found
-    result = {"loss": loss, "accuracy": int(losses.correct(slice(None))) / rows}
+    result = {"loss": loss, "accuracy": _right(losses) / rows}
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
         result |= _areas(*ranking(task, logits, labels))
     return result

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vertizo.core import arrays
 from vertizo.core.arrays import Scalar, graphs
+from vertizo.core.arrays.tally import Tally
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.core.state import Stateful
@@ -124,7 +125,7 @@ class Evaluation:
         return self.losses[-1]
 
     def correct(self) -> int | Tensor:
-        """How many records are predicted right at the last point."""
+        """How many records are predicted right at the last point; on a card, which ones."""
         return self._records.correct(self._rows)
 
     def gradient(self, weights: Tensor | float) -> Tensor:
@@ -160,22 +161,19 @@ class TrainingMeter(Stateful):
     correct: int = 0
 
     def __post_init__(self) -> None:
-        self._unread: Tensor | None = None
-        """On a card: what is still to be added to loss and correct, float64 [2]."""
+        self.restored()
 
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
         losses, correct = evaluation.plain, evaluation.correct()
-        if isinstance(correct, Tensor):
-            graphs.each_call(partial(self._count, len(losses)))
-            if self._unread is None:
-                graphs.eager_only("its running sums are made in this call")
-                self._unread = losses.new_zeros(2, dtype=torch.float64)
-            self._unread[0].add_(losses.sum())
-            self._unread[1].add_(correct)
-        else:
+        if losses.is_cpu:
             self.records += losses.shape[0]
             self.loss += float(np.add.reduce(losses.numpy()))
+        else:
+            self._losses.take(losses)
+        if isinstance(correct, Tensor):
+            self._right.take(correct)
+        else:
             self.correct += correct
 
     def _count(self, count: int) -> None:
@@ -186,15 +184,14 @@ class TrainingMeter(Stateful):
         return super(TrainingMeter, self.read()).state()
 
     def restored(self) -> None:
-        """Forget what is unread on a card: it is not of the state."""
-        self._unread = None
+        """Begin with nothing unread on a card: it is not of the state."""
+        self._losses = Tally(torch.add, torch.float64)
+        self._right = Tally(torch.add, torch.int64)
 
     def read(self) -> TrainingMeter:
         """Add what is on a card to the sums, and return them; this waits for it."""
-        if self._unread is not None:
-            loss, correct = self._unread.tolist()
-            self.loss, self.correct = self.loss + loss, self.correct + int(correct)
-            self._unread.zero_()
+        self.loss += sum(float(losses.sum()) for losses in self._losses.read())
+        self.correct += sum(int(right.sum()) for right in self._right.read())
         return self
 
     def reset(self) -> None:

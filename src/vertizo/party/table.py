@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vertizo.core import arrays, kernels, memory
 from vertizo.core.arrays import Scalar, card, graphs, storage
+from vertizo.core.arrays.tally import Tally
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join
 from vertizo.core.state import Stateful
@@ -104,10 +105,11 @@ class EmbeddingTable(Stateful):
         """Ages of the other clients' entries of those records, in rounds: sum, count and largest.
 
         The client that asked has stored its entry in this round, so that its age, 0, is left out.
+        On a card all ages stand for their sum and for the largest (`Staleness`).
         """
         if self.is_on_card:
-            found, oldest = card.ages(self.refreshed, self.here(ids), self.stamp(stamp))
-            return found, len(ids) * (len(self.dims) - 1), oldest
+            found = self.stamp(stamp) - self.refreshed.index_select(0, self.here(ids))
+            return found, len(ids) * (len(self.dims) - 1), found
         rounds, rows = self._rounds, ids.numpy()
         total, least = kernels.ages(rounds, rows, len(rounds))
         count, clients = len(rows), rounds.shape[1]
@@ -191,18 +193,14 @@ class Staleness(Stateful):
     recent_largest: int = 0
 
     def __post_init__(self) -> None:
-        self._unread: Tensor | None = None
-        """On a card: what is still to be added to the total, and a largest age, int64 [2]."""
+        self.restored()
 
     def add_ages(self, total: Scalar, count: int, oldest: Scalar) -> None:
-        """Ages of so many entries: their sum, and the largest; those of a card are not read yet."""
+        """Ages of so many entries: their sum, and the largest; on a card all of them, for both."""
         if isinstance(total, Tensor) and isinstance(oldest, Tensor):
             graphs.each_call(partial(self._count, count))
-            if self._unread is None:
-                graphs.eager_only("its running sums are made in this call")
-                self._unread = total.new_zeros(2)
-            self._unread[0].add_(total)
-            torch.maximum(self._unread[1], oldest, out=self._unread[1])
+            self._sums.take(total)
+            self._largest.take(oldest)
             return
         assert isinstance(total, int) and isinstance(oldest, int), "whole rounds"  # noqa: PT018
         self.count += count
@@ -218,15 +216,14 @@ class Staleness(Stateful):
         return super(Staleness, self.read()).state()
 
     def restored(self) -> None:
-        """Forget what is unread on a card: it is not of the state."""
-        self._unread = None
+        """Begin with nothing unread on a card: it is not of the state."""
+        self._sums = Tally(torch.add, torch.int64)
+        self._largest = Tally(torch.maximum, torch.int32)
 
     def read(self) -> Staleness:
         """Add what is on a card to the figures, and return them; this waits for it."""
-        if self._unread is not None:
-            total, oldest = self._unread.tolist()
-            self._unread.zero_()
-            self.add_ages(total, 0, oldest)
+        for ages, oldest in zip(self._sums.read(), self._largest.read(), strict=True):
+            self.add_ages(int(ages.sum()), 0, int(oldest.max()))
         return self
 
     @property

@@ -49,15 +49,6 @@ def put_rows(table: Tensor, ids: Tensor, rows: Tensor, start: int) -> None:
     table.narrow(1, start, rows.shape[1]).index_copy_(0, ids, rows.to(table.dtype))
 
 
-def ages(stamps: Tensor, ids: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum and maximum, int64, of the ages ``now − stamp`` of all entries in the rows ``ids``.
-
-    ``stamps`` are int32 [records, clients], ``now`` is of no dimension.
-    """
-    found = now - stamps.index_select(0, ids)
-    return found.sum(), found.amax().to(torch.int64)
-
-
 def number(value: float | Tensor, device: torch.device) -> Tensor:
     """Make a float32 tensor of no dimension on that device, without waiting for it."""
     if isinstance(value, torch.Tensor):
