@@ -132,15 +132,20 @@ class _Descent(Optimizer):
         self.weight_decay, self._decay, self._steps = weight_decay, decay, 0
         self.penalty = penalty
 
-    def _rate_on_card(self, device: torch.device) -> Scalar:
-        rate: Scalar = graphs.fed(self._next_rate, device=device)
-        return rate
+    def _next_step(self, parameters: Tensor) -> Scalar:
+        """−η of the next step, which begins here."""
+        if parameters.is_cpu:
+            return self._next_factor()
+        if self._decay is None:  # the same number at every step
+            graphs.each_call(self._next_factor)
+            return -self.learning_rate
+        factor: Scalar = graphs.fed(self._next_factor, device=parameters.device)
+        return factor
 
-    def _next_rate(self) -> float:
-        """The rate of the next step, which begins here."""
+    def _next_factor(self) -> float:
         share = 1.0 if self._decay is None else self._decay.share(self._steps)
         self._steps += 1
-        return self.learning_rate * share
+        return -self.learning_rate * share
 
 
 class Sgd(_Descent):
@@ -166,32 +171,33 @@ class Sgd(_Descent):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        place, decayed = parameters.device, self.weight_decay
-        rate = self._next_rate() if parameters.is_cpu else self._rate_on_card(place)
+        factor, decayed = self._next_step(parameters), self.weight_decay
         penalty = self.penalty
         penalised = None if penalty is None else penalty.gradient(parameters, gradient)
         if not self.momentum:
             if decayed:
-                parameters.mul_(1 - rate * decayed)
+                parameters.mul_(1 + factor * decayed)
             if penalised is not None:
-                penalised.add_to(parameters, -rate)
-            gradient.add_to(parameters, -rate)
+                penalised.add_to(parameters, factor)
+            gradient.add_to(parameters, factor)
             return
         self._velocity = velocity = _beside(parameters, self._velocity)
         held = gradient.held()
         usual = not decayed and penalised is None
         if usual and held is not None and is_plain(parameters) and is_plain(held[0]):
-            numbers, factor = held[0], float(held[1])
-            own, moved = parameters.numpy(), velocity.numpy()
-            kernels.descend(own, moved, numbers.numpy(), self.momentum, factor, float(rate))
+            own, moved, numbers = parameters.numpy(), velocity.numpy(), held[0].numpy()
+            kernels.descend(own, moved, numbers, self.momentum, float(held[1]), -float(factor))
             return
-        velocity.mul_(self.momentum)
-        gradient.add_to(velocity, 1.0)
+        if held is not None and isinstance(held[1], float) and held[1] == 1 and not velocity.is_cpu:
+            torch.add(held[0].to(velocity), velocity, alpha=self.momentum, out=velocity)
+        else:
+            velocity.mul_(self.momentum)
+            gradient.add_to(velocity, 1.0)
         if decayed:
             add(velocity, parameters, decayed)
         if penalised is not None:
             penalised.add_to(velocity, 1.0)
-        add(parameters, velocity, -rate)
+        add(parameters, velocity, factor)
 
 
 class Adam(_Descent):
@@ -220,8 +226,7 @@ class Adam(_Descent):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        place, (beta1, beta2) = parameters.device, self.betas
-        rate = self._next_rate() if parameters.is_cpu else self._rate_on_card(place)
+        factor, place, (beta1, beta2) = self._next_step(parameters), parameters.device, self.betas
         self._mean = mean = _beside(parameters, self._mean)
         self._square = square = _beside(parameters, self._square)
         dense = torch.zeros_like(parameters)
@@ -231,16 +236,16 @@ class Adam(_Descent):
         penalty = self.penalty
         penalised = None if penalty is None else penalty.gradient(parameters, gradient)
         if penalised is not None:
-            penalised.add_to(parameters, -rate)
+            penalised.add_to(parameters, factor)
         if self.weight_decay:
-            parameters.mul_(1 - rate * self.weight_decay)
+            parameters.mul_(1 + factor * self.weight_decay)
         missing = graphs.fed(lambda: 1 - beta1**self._steps, device=place)  # by starting from zero
         missing_square = graphs.fed(lambda: 1 - beta2**self._steps, device=place)
         scale = (square / missing_square).sqrt_().add_(ADAM_FLOOR)
-        if isinstance(rate, torch.Tensor):
-            parameters.sub_(mean / scale * (rate / missing))
+        if isinstance(missing, torch.Tensor):
+            parameters.add_(mean / scale * (factor / missing))
         else:
-            parameters.addcdiv_(mean, scale, value=-rate / missing)
+            parameters.addcdiv_(mean, scale, value=factor / missing)
 
 
 def _beside(parameters: Tensor, held: Tensor | None) -> Tensor:
