@@ -45,15 +45,14 @@ class CardDirection(Direction):
         lengths = {"sphere": 1.0, "scaled-sphere": math.sqrt(self.dimension)}
         return lengths.get(self.law)
 
-    def _drawn_factor(self) -> Tensor:
+    def _drawn_factor(self) -> Scalar:
         """The factor of the drawn numbers, of no dimension."""
+        radius = self._radius()
+        if radius is None:
+            return 1.0
         if self._factor is None:
-            radius = self._radius()
-            if radius is None:
-                self._factor = card.number(1.0, self._place.device)
-            else:
-                squares = card.squares(self._kind, self._place, self.dimension)
-                self._factor = radius / squares.sqrt()
+            squares = card.squares(self._kind, self._place, self.dimension)
+            self._factor = radius / squares.sqrt()
         return self._factor
 
     def _index(self) -> Tensor:
@@ -71,7 +70,7 @@ class CardDirection(Direction):
         else:
             numbers = card.drawn(self._kind, self._place, self.dimension)
             if (radius := self._radius()) is not None:
-                numbers *= radius / numbers.norm()
+                numbers /= numbers.norm() / radius
         if self.keep:
             self._numbers = numbers
         return numbers
@@ -98,7 +97,7 @@ class CardDirection(Direction):
         elif self.keep:
             add(vector, self.numbers(), scale)
         else:
-            factor = self._drawn_factor() * scale
+            factor = arrays.times(self._drawn_factor(), scale)
             card.add_drawn(vector, self._kind, self._place, factor)
 
 
@@ -150,9 +149,10 @@ def card_record_directions(
     drawn = card.drawn("signs" if law == "rademacher" else "normals", place, size).view(shape)
     if law in ("gaussian", "rademacher"):
         return drawn, 1.0
-    radius = 1.0 if law == "sphere" else math.sqrt(dimension)
-    drawn *= radius / drawn.norm(dim=2, keepdim=True).clamp(min=float(TINY))
-    return drawn, float(dimension) if law == "sphere" else 1.0
+    norms = drawn.norm(dim=2, keepdim=True).clamp_(min=float(TINY))
+    if law == "sphere":
+        return drawn.div_(norms), float(dimension)
+    return drawn.div_(norms / math.sqrt(dimension)), 1.0
 
 
 def directions_of(parameters: Tensor, law: LawName, stream: Stream, count: int = 1) -> Directions:

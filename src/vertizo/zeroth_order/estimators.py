@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vertizo.core.arrays import Scalar
+from vertizo.core.arrays import Scalar, times
 from vertizo.core.plugins.lazy_import import torch
 from vertizo.models.base import Model, Selected, gathered
 from vertizo.models.linear import blockwise
@@ -82,7 +82,7 @@ class Along:
 
     def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · coefficient · u``."""
-        self.direction.add_to(vector, scale * self.coefficient)
+        self.direction.add_to(vector, times(scale, self.coefficient))
 
     def held(self) -> tuple[Tensor, Scalar] | None:
         """See `Gradient.held`."""
@@ -118,7 +118,7 @@ class Sum:
 
 def estimate(direction: Direction, slope: Scalar) -> Along:
     """The gradient estimate ``φ · slope · u``."""
-    return Along(direction, direction.factor * slope)
+    return Along(direction, times(direction.factor, slope))
 
 
 def outputs(

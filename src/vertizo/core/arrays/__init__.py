@@ -54,3 +54,8 @@ def rows(table: Tensor, ids: Tensor) -> Tensor:
 def scalars(values: Tensor) -> list[Scalar]:
     """The numbers of a vector [K] as a list; those on a card stay there, as tensors."""
     return values.tolist() if values.is_cpu else list(values.unbind())
+
+
+def times(factor: Scalar, number: Scalar) -> Scalar:
+    """Their product; by a factor of 1.0 it takes no operation on a card."""
+    return number if isinstance(factor, float) and factor == 1 else factor * number

@@ -79,7 +79,7 @@ def drawn(kind: Kind, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
     """Draw numbers of the seed from number ``chunk · CHUNK`` on, float32 [size]."""
     if not chunk and (fused := _fused(seed)) is not None:
         out = torch.empty(size, dtype=torch.float32, device=seed.device)
-        fused.add(out, kind, seed, number(1.0, seed.device), write=True)
+        fused.add(out, kind, seed, None)
         return out
     return philox.chunks(kind, seed, chunk, -(-size // CHUNK))[:size]
 

@@ -41,21 +41,20 @@ def _four(seed, chunk, signs: tl.constexpr, lane_size: tl.constexpr):  # type: i
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add(  # type: ignore[no-untyped-def]
-    vector, seed, factor, size, signs: tl.constexpr, write: tl.constexpr, lane_size: tl.constexpr
+    vector, seed, factor, size, signs: tl.constexpr, lane_size: tl.constexpr
 ):
-    """``vector += factor · u``, or ``vector ← factor · u``."""
+    """``vector += factor · u``; ``vector ← u`` where no factor is given."""
     chunk = tl.program_id(0)
     a, b, c, d = _four(seed, chunk, signs, lane_size)
-    scale = tl.load(factor)
     at = chunk.to(tl.int64) * (4 * lane_size) + tl.arange(0, lane_size)
     for lane in tl.static_range(4):
         u = a if lane == 0 else b if lane == 1 else c if lane == 2 else d
         place = at + lane * lane_size
         inside = place < size
-        moved = scale * u
-        if not write:
-            moved += tl.load(vector + place, inside)  # in the wider type of the two
-        tl.store(vector + place, moved, inside)
+        if factor is not None:
+            moved = tl.load(factor) * u
+            u = moved + tl.load(vector + place, inside)  # in the wider type of the two
+        tl.store(vector + place, u, inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -80,13 +79,13 @@ def _count(size: int) -> tuple[int]:
     return (-(-size // CHUNK),)
 
 
-def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor, *, write: bool = False) -> None:
-    """``vector += factor · u``, or ``vector ← factor · u`` where ``write``, in place.
+def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor | None) -> None:
+    """``vector += factor · u``, or ``vector ← u`` without a factor, in place.
 
     ``vector`` is [d] and contiguous, ``factor`` float32 of no dimension.
     """
     size = vector.numel()
-    _add[_count(size)](vector, seed, factor, size, kind == "signs", write, LANE, num_warps=WARPS)
+    _add[_count(size)](vector, seed, factor, size, kind == "signs", LANE, num_warps=WARPS)
 
 
 def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
