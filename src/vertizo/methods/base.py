@@ -98,7 +98,7 @@ class ClientPair:
 
     ask: Callable[[int, Features], Tensor]
     """(query number, features of its batch) → embeddings [points, batch, d_h]."""
-    tell: Callable[[int, Features, Tensor], None]
+    tell: Callable[[int, Features | None, Tensor], None]
     """(query number, the same features, values of the reply): moves the model."""
     table_of: Callable[[Tensor], Tensor | None] = lambda features: None
     """Training records → a table of which both get a `Selected` in place of a batch; None where
@@ -107,6 +107,8 @@ class ClientPair:
     """Drops what was prepared for tensors that a loaded state may have replaced."""
     checks: bool = False
     """Whether ``tell`` itself checks the bounds of values that are on a card."""
+    reads: bool = True
+    """Whether ``tell`` reads features, see `Method.tell_reads`."""
 
 
 class Outcome(NamedTuple):
@@ -167,6 +169,8 @@ class Method(Chosen):
     label moves, and a raw head predicts (`vertizo.run.build.label_free`)."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""
+    tell_reads: ClassVar[bool] = True
+    """Whether `tell` reads features; else it may be given None in their place."""
     as_pytorch: ClassVar[bool] = False
     """Whether modules run in training mode: no losses at several points are compared."""
     reply_is_gradient: ClassVar[bool] = False
@@ -269,7 +273,10 @@ class Method(Chosen):
                 f"{type(side.model).__name__}; dpzv, cascaded and zoo-vfl train any function"
             )
         return ClientPair(
-            partial(self.ask, side), partial(self.tell, side), partial(self.table_of, side)
+            partial(self.ask, side),
+            partial(self.tell, side),
+            partial(self.table_of, side),
+            reads=self.tell_reads,
         )
 
     @abstractmethod

@@ -40,6 +40,8 @@ class Dpzv(Method):
 
     paper: ClassVar[str] = "DPZV (differentially private zeroth-order VFL), algorithm 1"
 
+    tell_reads: ClassVar[bool] = False
+
     name: Literal["dpzv"] = "dpzv"
     smoothing: float = Field(default=1e-3, gt=0)
     """λ, the length of a perturbation in units of the direction."""
@@ -81,7 +83,7 @@ class Dpzv(Method):
         plus, minus = outcome.losses[::2], outcome.losses[1::2]
         return two_point(plus, minus, self.smoothing).t()
 
-    def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
+    def tell(self, side: ClientSide, number: int, features: object, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ/K Σ_k Δ_k u_k``."""
         drawn = side.directions(self.directions, self.num_directions).of_query(number)
         slopes = values.tolist() if values.is_cpu else values.unbind()

@@ -41,6 +41,7 @@ class ForwardDifference(Method):
     points: ClassVar[int] = 2
     evaluations_per_query: ClassVar[int] = 1  # at ĉ
     releases_per_query: ClassVar[int] = 1  # the slope
+    tell_reads: ClassVar[bool] = False
 
     smoothing: float = Field(default=1e-3, gt=0)
     """μ, the length of a perturbation in units of the direction."""
@@ -83,7 +84,7 @@ class ForwardDifference(Method):
         pair[0], pair[1] = plain.numpy(), shifted.numpy()
         return torch.from_numpy(pair.T)  # sums run along memory
 
-    def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
+    def tell(self, side: ClientSide, number: int, features: object, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ (ĥ − h)/μ · u``."""
         numbers = scalars(values)
         slope = numbers[0]

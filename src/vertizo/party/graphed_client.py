@@ -79,15 +79,17 @@ class GraphedClient:
     def _asked(self, _: None, numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor]:
         return (self._pair.ask(numbers[0], self._features(tensors[0])),)
 
-    def tell(self, number: int, features: Features, values: Tensor) -> None:
+    def tell(self, number: int, features: Features | None, values: Tensor) -> None:
         """See `Method.tell`."""
         side, asked = self._side, self._ask.used
         kept = side.pending is not None and side.pending[0] == number
+        given: tuple[Tensor, ...] = (values,)
+        if features is not None and self._pair.reads:
+            given = self._given(features), values
         if kept and asked is None:  # of a query that was computed eagerly, and serves once
-            self._move(number, self._given(features), values)
+            self._move(number, given)
             return
         # PyTorch lets nobody differentiate through weights that have moved since: capture at once.
-        given = self._given(features), values
         self._tell(asked if kept else None, (number,), given, at_once=kept)
         if kept and self._tell.used is None:  # then nobody reads what a graph of `ask` keeps
             self._ask.is_eager = True
@@ -98,10 +100,10 @@ class GraphedClient:
         self._side.pending = None
         if asked is not None and graphs.is_capturing():
             self._side.pending = numbers[0], asked.kept
-        given, values = tensors
-        self._move(numbers[0], given, values)
+        self._move(numbers[0], tensors)
         return ()
 
-    def _move(self, number: int, given: Tensor, values: Tensor) -> None:
+    def _move(self, number: int, tensors: Sequence[Tensor]) -> None:
+        *given, values = tensors
         self._check(values)
-        self._pair.tell(number, self._features(given), values)
+        self._pair.tell(number, self._features(given[0]) if given else None, values)
