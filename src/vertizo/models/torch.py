@@ -125,8 +125,8 @@ class TorchModel(DifferentiableModel):
         """Shape of one record → number of its outputs."""
         self._maps = True
         """Whether ``torch.vmap`` takes the module, as far as is known."""
-        self._maps_weights = is_known(module)
-        """Whether it takes several sets of weights, likewise."""
+        self._is_known = self._maps_weights = is_known(module)
+        """Whether its layers' code is known, and whether vmap takes several sets of weights."""
 
     @property
     def is_affine(self) -> bool:
@@ -179,7 +179,10 @@ class TorchModel(DifferentiableModel):
         rows = gathered(inputs).to(self.parameters.device)
         at = self.parameters
         direction = direction.to(at.device)
-        moved = torch.stack([torch.add(at, direction, alpha=offset) for offset in offsets])
+        kind = torch.result_type(at, direction)
+        moved = at.new_empty(len(offsets), at.numel(), dtype=kind)
+        for row, offset in zip(moved, offsets, strict=True):
+            torch.add(at, direction, alpha=offset, out=row)
         parts = torch.split(moved, [weight.numel() for weight in self._weights.values()], 1)
         pairs = zip(self._weights.items(), parts, strict=True)
         weights = {name: part.view(-1, *weight.shape) for (name, weight), part in pairs}
@@ -370,7 +373,8 @@ class TorchModel(DifferentiableModel):
             )
         if rows.dtype is torch.bfloat16 and self._where.precision == "bfloat16":
             return rows.float()
-        return rows.clone()  # it may be a view of the parameters
+        # It may be a view of the parameters, or something that the module keeps.
+        return rows if self._is_known else rows.clone()
 
 
 @dataclass(eq=False)
