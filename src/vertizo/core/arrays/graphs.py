@@ -83,12 +83,13 @@ class _Packed:
         if size and device.type == "cuda":
             self._host = self._host.pin_memory()
             self._fetched = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._card = torch.zeros(size, dtype=torch.uint8, device=device)
+        card = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._card = card.data  # past autograd, which may have saved what is there
         starts = [0, *ends]
         self.pairs = [
             tuple(
                 whole[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-                for whole in (self._host, self._card)
+                for whole in (self._host, card)
             )
             for start, tensor in zip(starts, like, strict=False)
         ]
@@ -101,8 +102,8 @@ class _Packed:
 
     def send(self) -> None:
         """Copy what is on the host to the card, which fetches it when it comes to that."""
-        if len(self._host):  # past autograd, which may have saved what is there
-            self._card.data.copy_(self._host, non_blocking=True)
+        if self.pairs:
+            self._card.copy_(self._host, non_blocking=True)
         if self._fetched is not None:
             self._fetched.record()
 
@@ -136,13 +137,14 @@ class _Capture:
         if not all(isinstance(number, Number) for number in numbers):
             raise EagerOnlyError("a number of the host is the same in every call")
         places = [number.place for number in numbers if isinstance(number, Number)]
+        by_numpy = on_host.numpy() if on_host.device.type == "cpu" else None  # a number is quicker
 
         def put(values: list[Any]) -> None:
-            value = make(*(values[place] for place in places))
-            if isinstance(value, torch.Tensor):
+            value = make(*[values[place] for place in places])
+            if by_numpy is None or isinstance(value, torch.Tensor):
                 on_host.copy_(value)
             else:
-                on_host.fill_(value)
+                by_numpy[...] = value
 
         self._actions.append(put)
         return slot
@@ -285,8 +287,7 @@ class Graph:
         with ONE_AT_A_TIME:
             self._packed.open()
             for place, given in zip(self._inputs, tensors, strict=True):
-                # Past autograd: it may have saved the place, and lets no saved tensor be changed.
-                place.data.copy_(arrays.pinned(given, place.device), non_blocking=True)
+                place.copy_(arrays.pinned(given, place.device), non_blocking=True)
             self._host.begin(numbers)
             self._packed.send()
             self._replay()
@@ -364,7 +365,9 @@ class Graphed(Generic[Key]):
             packed.send()
             host = _Capture(numbers, [*pairs])
             outputs, replay = self._attempt(key, host, [on_card for _, on_card in inputs])
-            return Graph(host, packed, [on_host for on_host, _ in inputs], outputs, replay)
+            # Past autograd: it may have saved a place, and lets no saved tensor be changed.
+            written = [on_host.data for on_host, _ in inputs]
+            return Graph(host, packed, written, outputs, replay)
         except Exception as error:  # of whatever kind: eagerly it may work
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
             why = str(error) if isinstance(error, EagerOnlyError) else f"none can be made: {why}"
