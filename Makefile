@@ -61,7 +61,7 @@ card-search: $(WITH_TESTS)  ## on a graphics card: the search for records that m
 test-triton: $(WITH_TESTS)  ## kernels of a card, compiled and by Triton's interpreter; installs Triton, 300 MB
 	$(INSTALL) triton
 	$(BIN)/python -m pytest tests/zeroth_order/test_card_directions.py -k compile
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/zeroth_order/test_card_directions.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/zeroth_order/test_card_directions.py tests/models/test_losses.py
 
 fresh: $(WITH_TESTS)  ## pages against results, a sample of reruns, the lowest versions
 	@echo "Freshness: pages against results files, a sample of reruns, the lowest versions. Six minutes on two cores."

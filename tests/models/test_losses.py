@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 import torch
+from tests.cards import DEVICES, TRITON, placed
 from torch import Tensor
 from torch.nn import functional as F
 
+from vertizo.core.arrays import card
 from vertizo.models.losses import Classification, Huber, MultiLabel, Quantile, Regression, Task
 
 RECORDS = 7
@@ -135,3 +138,28 @@ def test_correct() -> None:
             rows = slice(point * RECORDS, (point + 1) * RECORDS)
             assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum()), case
         assert Regression().losses(logits[:, :1], values()).correct(slice(None)) == 0, case
+
+
+@pytest.mark.parametrize("device", [*DEVICES, TRITON])
+def test_a_cards_losses(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Triton and by PyTorch they are autograd's; infinite logits are no number, or none."""
+    place = placed(device, monkeypatch)
+    for points, count in product([1, 3], [2, 5, 16]):
+        case, rows = (points, count), points * RECORDS
+        logits = logits_of(points, count, scale=5.0)
+        labels = classes(count)
+        variable = logits.clone().requires_grad_()
+        wanted = reference(Classification(count), variable, labels)
+        wanted.sum().backward()
+        found = card.softmax(logits.to(place), labels.to(place))
+        values, slopes, right = (each.cpu() for each in found)
+        assert torch.allclose(values, wanted.detach(), rtol=1e-5, atol=1e-6), case
+        assert variable.grad is not None
+        assert torch.allclose(slopes, variable.grad, rtol=1e-5, atol=1e-6), case
+        assert torch.equal(right, logits.argmax(1) == labels.repeat(points)), case
+        assert values.shape == (rows,), case
+    inf, labels = torch.inf, torch.zeros(2, dtype=torch.int64)
+    logits = torch.tensor([[-inf, 0.0], [0.0, -inf], [torch.nan, 0.0], [0.0, torch.nan]])
+    values, slopes, _ = card.softmax(logits.to(place), labels.to(place))
+    assert values[:2].tolist() == [inf, 0.0]
+    assert bool(values[2:].isnan().all()) and bool(slopes[2:].isnan().all())  # noqa: PT018

@@ -74,8 +74,12 @@ def test_kernels_compile_for_cards(signs: bool, capability: int) -> None:
     for writes, kind in itertools.product([True, False], ["fp32", "bf16", "fp16", "fp64"]):
         types = {"vector": f"*{kind}", "factor": "constexpr" if writes else "*fp32", **common}
         kernels.append((fused._add, types, {"factor": None} if writes else {}))
-    for kernel, types, constants in kernels:
+    for _, _, constants in kernels:
         constants |= {"signs": signs, "lane_size": LANE}
+    arrays = {"values": "*fp32", "slopes": "*fp32", "right": "*i1", "logits": "*fp32"}
+    numbers = {"labels": "*i64", "batch": "i32", "classes": "i32"}
+    kernels.append((fused._softmax, arrays | numbers, {"width": 16}))
+    for kernel, types, constants in kernels:
         source = compiler.ASTSource(kernel, types, constexprs=constants)
         made = compiler.compile(source, target=target, options={"num_warps": fused.WARPS})
         assert made.asm["cubin"]

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, nll_loss
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from vertizo.core import kernels
+from vertizo.core.arrays import card
 
 
 class Classification:
@@ -69,20 +70,17 @@ class CardSoftmaxLosses:
     """`SoftmaxLosses` by PyTorch, of logits on a card; nothing is read back."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
-        self._logits, self._labels = logits, labels
-        self._logs = torch.log_softmax(logits.float(), 1)
-        every = labels.repeat(len(logits) // len(labels))
-        self.values = nll_loss(self._logs, every, reduction="none")
+        self.values, self._slopes, self._right = card.softmax(logits.float(), labels)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
-        found = self._logs[rows].exp()
-        found.scatter_(1, self._labels.unsqueeze(1), -1.0, reduce="add")
-        return found * (weights.unsqueeze(1) if isinstance(weights, Tensor) else weights)
+        return self._slopes[rows] * (
+            weights.unsqueeze(1) if isinstance(weights, Tensor) else weights
+        )
 
     def correct(self, rows: slice) -> Tensor:
         """Which of those rows are predicted right, bool [records]."""
-        return self._logits[rows].argmax(1) == self._labels
+        return self._right[rows]
 
 
 class ClassWeighted(Classification):

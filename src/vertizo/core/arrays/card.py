@@ -1,7 +1,7 @@
-"""Random numbers and table updates on the device of the arrays; nothing is ever read back.
+"""Random numbers, losses and table updates on the device of the arrays; nothing is read back.
 
-This is plain PyTorch, which runs on the processor's tensors as well; on a card Triton draws in one
-pass where it is installed (`vertizo.core.arrays.fused`). Both draw what
+This is plain PyTorch, which runs on the processor's tensors as well; on a card Triton does it in
+one pass where it is installed (`vertizo.core.arrays.fused`). Both draw what
 `vertizo.core.arrays.philox` specifies, up to the last digits of a logarithm.
 """
 
@@ -40,8 +40,8 @@ def _triton() -> ModuleType | None:
     return fused
 
 
-def _fused(seed: Tensor) -> ModuleType | None:
-    return _triton() if seed.is_cuda else None
+def _fused(tensor: Tensor) -> ModuleType | None:
+    return _triton() if tensor.is_cuda else None
 
 
 def put_rows(table: Tensor, ids: Tensor, rows: Tensor, start: int) -> None:
@@ -94,3 +94,27 @@ def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
         part = drawn(kind, seed, min(philox.AT_ONCE, size - start), start // CHUNK)
         total = total + part.square().sum()
     return total
+
+
+FEW = 1024
+"""Classes up to which Triton's softmax takes a row at once."""
+
+
+def softmax(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross-entropies, ``∂loss/∂logits`` of each row, and which rows are predicted right.
+
+    Args:
+        logits: float32 [points · batch, classes].
+        labels: int64 [batch], in [0, classes), the same at all points.
+
+    Returns:
+        float32 [rows], float32 [rows, classes] and bool [rows].
+    """
+    if logits.shape[1] <= FEW and (fused := _fused(logits)) is not None:
+        found: tuple[Tensor, Tensor, Tensor] = fused.softmax(logits, labels)
+        return found
+    every = labels.repeat(len(logits) // len(labels))
+    logs = torch.log_softmax(logits, 1)
+    slopes = logs.exp().scatter_(1, every.unsqueeze(1), -1.0, reduce="add")
+    values = torch.nn.functional.nll_loss(logs, every, reduction="none")
+    return values, slopes, logits.argmax(1) == every

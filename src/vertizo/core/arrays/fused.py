@@ -1,7 +1,7 @@
-"""Triton kernels that draw the numbers of `vertizo.core.arrays.philox` and use them in one pass.
+"""Triton kernels: what takes PyTorch several operations, or passes over memory, in one.
 
-Imported where a card and Triton are there. A vector of d numbers is read and written once; the
-random numbers themselves never reach memory.
+Imported where a card and Triton are there. Of the numbers of `vertizo.core.arrays.philox`, a vector
+of d numbers is read and written once; the random numbers themselves never reach memory.
 """
 
 from __future__ import annotations
@@ -94,3 +94,40 @@ def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
     sums = torch.empty(count, dtype=torch.float32, device=seed.device)
     _squares[count](sums, seed, size, kind == "signs", LANE, num_warps=WARPS)
     return sums.sum()
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _softmax(  # type: ignore[no-untyped-def]
+    values, slopes, right, logits, labels, batch, classes, width: tl.constexpr
+):
+    """Losses of a row, as `softmax` has them."""
+    row = tl.program_id(0)
+    label = tl.load(labels + row % batch)
+    column = tl.arange(0, width)
+    inside = column < classes
+    first = row.to(tl.int64) * classes
+    at = tl.load(logits + first + column, inside, -float("inf"))
+    below = at - tl.max(at, 0)
+    shares = tl.exp(below)
+    total = tl.sum(shares, 0)
+    own = tl.sum(tl.where(column == label, below, 0.0), 0)
+    tl.store(values + row, tl.log(total) - own)
+    tl.store(slopes + first + column, shares / total - (column == label).to(tl.float32), inside)
+    tl.store(right + row, tl.argmax(at, 0) == label)
+
+
+def softmax(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross-entropies of rows, their slopes, and which rows are predicted right.
+
+    ``logits`` are float32 [points · batch, classes], ``labels`` int64 [batch]; so are float32
+    [rows], float32 [rows, classes] and bool [rows].
+    """
+    logits, labels = logits.contiguous(), labels.contiguous()
+    rows, classes = logits.shape
+    values, slopes = logits.new_empty(rows), torch.empty_like(logits)
+    right = torch.empty(rows, dtype=torch.bool, device=logits.device)
+    width = triton.next_power_of_2(classes)
+    _softmax[(rows,)](
+        values, slopes, right, logits, labels, len(labels), classes, width, num_warps=1
+    )
+    return values, slopes, right
