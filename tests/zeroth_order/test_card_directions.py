@@ -74,6 +74,18 @@ def test_kernels_compile_for_cards(signs: bool, capability: int) -> None:
     for writes, kind in itertools.product([True, False], ["fp32", "bf16", "fp16", "fp64"]):
         types = {"vector": f"*{kind}", "factor": "constexpr" if writes else "*fp32", **common}
         kernels.append((fused._add, types, {"factor": None} if writes else {}))
+    for drawn, falls in itertools.product([True, False], [True, False]):
+        types = {"vector": "*fp32", "velocity": "*fp32", "constant": "fp32", "momentum": "fp32"}
+        types |= dict.fromkeys(("numbers", "seed", "scale", "factor"), "constexpr") | common
+        constants: dict[str, object] = dict.fromkeys(("numbers", "seed", "scale", "factor"))
+        for name in ("scale" if drawn else "numbers", *(["factor"] if falls else [])):
+            types[name] = "*fp32"
+            del constants[name]
+        if drawn:
+            del constants["seed"]
+        else:
+            types["seed"] = "constexpr"
+        kernels.append((fused._descend, types, constants))
     for _, _, constants in kernels:
         constants |= {"signs": signs, "lane_size": LANE}
     arrays = {"values": "*fp32", "slopes": "*fp32", "right": "*i1", "logits": "*fp32"}
@@ -121,6 +133,22 @@ def test_fused_numbers_are_the_specified_ones(
         fused.add(one, kind, seed(77, place), None)
         one, other = one.cpu(), philox.chunks(kind, seed(77), 0, -(-size // CHUNK))[:size]
         assert torch.allclose(one, other, rtol=1e-4, atol=2e-5), size
+
+
+@pytest.mark.parametrize("device", [*DEVICES[1:], TRITON])
+def test_a_step_with_momentum_is_one_pass(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along numbers that are held, and along those of a seed, which never reach memory."""
+    place = placed(device, monkeypatch)
+    start, slope = seed(77, place), torch.tensor(-0.25, device=place)
+    for size, kind, rate in itertools.product(SIZES, KINDS, (-0.5, slope)):
+        u = card.drawn(kind, start, size)
+        for numbers, scale in ((u, None), (u, slope), ((kind, start), slope)):
+            w, v = torch.ones(size, device=place), torch.full((size,), 2.0, device=place)
+            moved = 0.9 * v + (u if scale is None else scale * u)
+            wanted = w + rate * moved
+            assert card.descend(w, v, 0.9, numbers, scale, rate)
+            assert torch.allclose(v, moved, rtol=1e-4, atol=2e-5), (size, kind)
+            assert torch.allclose(w, wanted, rtol=1e-4, atol=2e-5), (size, kind)
 
 
 def test_normal_numbers_are_normal() -> None:

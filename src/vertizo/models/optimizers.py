@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from vertizo.core import kernels
-from vertizo.core.arrays import Scalar, graphs
+from vertizo.core.arrays import Scalar, card, graphs
 from vertizo.core.plugins.lazy_import import torch
 from vertizo.core.state import Stateful
 
@@ -52,6 +52,19 @@ class Gradient(Protocol):
         """The Euclidean norm of the gradient."""
 
 
+@runtime_checkable
+class OnePass(Protocol):
+    """A gradient with which a step with momentum may be one pass over a card's memory."""
+
+    def descend(
+        self, parameters: Tensor, velocity: Tensor, momentum: float, factor: Scalar
+    ) -> bool:
+        """``v ← m v + gradient`` and ``w ← w + factor v`` in one pass.
+
+        False where there is no such pass, and then nothing has changed.
+        """
+
+
 @dataclass(frozen=True)
 class Dense:
     """A gradient held as a vector, shape [d]."""
@@ -65,6 +78,12 @@ class Dense:
     def held(self) -> tuple[Tensor, float]:
         """The vector, with the factor 1."""
         return self.vector, 1.0
+
+    def descend(
+        self, parameters: Tensor, velocity: Tensor, momentum: float, factor: Scalar
+    ) -> bool:
+        """See `OnePass.descend`."""
+        return card.descend(parameters, velocity, momentum, self.vector, None, factor)
 
     def norm(self) -> Scalar:
         """The Euclidean norm of the gradient."""
@@ -187,6 +206,12 @@ class Sgd(_Descent):
         if usual and held is not None and is_plain(parameters) and is_plain(held[0]):
             own, moved, numbers = parameters.numpy(), velocity.numpy(), held[0].numpy()
             kernels.descend(own, moved, numbers, self.momentum, float(held[1]), -float(factor))
+            return
+        if (
+            usual
+            and isinstance(gradient, OnePass)
+            and gradient.descend(parameters, velocity, self.momentum, factor)
+        ):
             return
         if held is not None and isinstance(held[1], float) and held[1] == 1 and not velocity.is_cpu:
             torch.add(held[0].to(velocity), velocity, alpha=self.momentum, out=velocity)

@@ -89,6 +89,22 @@ class CardDirection(Direction):
         """``scale · u`` as numbers in memory and their factor; None where they are not kept."""
         return (self.numbers(), scale) if self.keep and self.law != "coordinate" else None
 
+    def descend(
+        self,
+        parameters: Tensor,
+        velocity: Tensor,
+        momentum: float,
+        scale: Scalar,
+        factor: Scalar,
+    ) -> bool:
+        """See `OnePass.descend`, of ``scale · u``."""
+        if self.law == "coordinate":
+            return False
+        if self.keep:
+            return card.descend(parameters, velocity, momentum, self.numbers(), scale, factor)
+        drawn, own = (self._kind, self._place), arrays.times(self._drawn_factor(), scale)
+        return card.descend(parameters, velocity, momentum, drawn, own, factor)
+
     def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · u``, in place: one pass, and none where u is held."""
         if self.law == "coordinate":

@@ -219,6 +219,17 @@ class Direction:
         factor = float(scale) * self.scale
         return self.numbers(), max(-FLOAT32_MAX, min(factor, FLOAT32_MAX))
 
+    def descend(
+        self,
+        parameters: Tensor,
+        velocity: Tensor,
+        momentum: float,
+        scale: Scalar,
+        factor: Scalar,
+    ) -> bool:
+        """See `OnePass.descend`, of ``scale · u``."""
+        return False
+
     def add_to(self, vector: Tensor, scale: Scalar) -> None:
         """``vector += scale · u``, in place, one block at a time."""
         factor = float(scale) * self.scale

@@ -88,6 +88,12 @@ class Along:
         """See `Gradient.held`."""
         return self.direction.held(self.coefficient)
 
+    def descend(
+        self, parameters: Tensor, velocity: Tensor, momentum: float, factor: Scalar
+    ) -> bool:
+        """See `OnePass.descend`."""
+        return self.direction.descend(parameters, velocity, momentum, self.coefficient, factor)
+
     def norm(self) -> Scalar:
         """The Euclidean norm of the estimate."""
         size, norm = self.coefficient, self.direction.norm()

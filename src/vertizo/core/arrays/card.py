@@ -75,6 +75,28 @@ def add_drawn(vector: Tensor, kind: Kind, seed: Tensor, factor: float | Tensor) 
         part.copy_(part + moved)  # added in the wider type of the two
 
 
+def descend(
+    vector: Tensor,
+    velocity: Tensor,
+    momentum: float,
+    numbers: Tensor | tuple[Kind, Tensor],
+    scale: float | Tensor | None,
+    factor: float | Tensor,
+) -> bool:
+    """``velocity ← momentum · velocity + scale · g``, then ``vector += factor · velocity``.
+
+    In one pass, where g is ``numbers`` or drawn from a kind and a seed; without a scale it is 1.
+    False where Triton does not do that, and then nothing has changed.
+    """
+    vectors = [each for each in (vector, velocity, numbers) if isinstance(each, torch.Tensor)]
+    fused = _fused(vector)
+    if fused is None or any(e.dtype != torch.float32 or not e.is_contiguous() for e in vectors):
+        return False
+    scaled = None if scale is None else number(scale, vector.device)
+    fused.descend(vector, velocity, momentum, numbers, scaled, factor)
+    return True
+
+
 def drawn(kind: Kind, seed: Tensor, size: int, chunk: int = 0) -> Tensor:
     """Draw numbers of the seed from number ``chunk · CHUNK`` on, float32 [size]."""
     if not chunk and (fused := _fused(seed)) is not None:

@@ -88,6 +88,61 @@ def add(vector: Tensor, kind: Kind, seed: Tensor, factor: Tensor | None) -> None
     _add[_count(size)](vector, seed, factor, size, kind == "signs", LANE, num_warps=WARPS)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _descend(  # type: ignore[no-untyped-def]
+    vector,
+    velocity,
+    numbers,
+    seed,
+    scale,
+    factor,
+    constant,
+    momentum,
+    size,
+    signs: tl.constexpr,
+    lane_size: tl.constexpr,
+):
+    """``v ← m v + s g`` and ``w ← w + f v``, as `descend` has them."""
+    chunk = tl.program_id(0)
+    if numbers is None:
+        a, b, c, d = _four(seed, chunk, signs, lane_size)
+    share = constant if factor is None else tl.load(factor)
+    at = chunk.to(tl.int64) * (4 * lane_size) + tl.arange(0, lane_size)
+    for lane in tl.static_range(4):
+        place = at + lane * lane_size
+        inside = place < size
+        if numbers is None:
+            u = a if lane == 0 else b if lane == 1 else c if lane == 2 else d
+        else:
+            u = tl.load(numbers + place, inside)
+        if scale is not None:
+            u *= tl.load(scale)
+        moved = momentum * tl.load(velocity + place, inside) + u
+        tl.store(velocity + place, moved, inside)
+        tl.store(vector + place, tl.load(vector + place, inside) + share * moved, inside)
+
+
+def descend(
+    vector: Tensor,
+    velocity: Tensor,
+    momentum: float,
+    numbers: Tensor | tuple[Kind, Tensor],
+    scale: Tensor | None,
+    factor: Tensor | float,
+) -> None:
+    """``velocity ← momentum · velocity + scale · g``, then ``vector += factor · velocity``.
+
+    g is ``numbers``, or drawn from a kind and a seed. Vectors are float32 [d] and contiguous,
+    scalars float32 of no dimension; without a scale it is 1.
+    """
+    kind, seed = ("normals", None) if isinstance(numbers, torch.Tensor) else numbers
+    given = numbers if seed is None else None
+    place, constant = (factor, 0.0) if isinstance(factor, torch.Tensor) else (None, factor)
+    size = vector.numel()
+    common = seed, scale, place, constant, momentum, size, kind == "signs", LANE
+    _descend[_count(size)](vector, velocity, given, *common, num_warps=WARPS)
+
+
 def squares(kind: Kind, seed: Tensor, size: int) -> Tensor:
     """``‖u‖²`` of u [size], float32 of no dimension; always added up in the same order."""
     count = _count(size)
