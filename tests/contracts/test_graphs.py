@@ -207,7 +207,7 @@ def test_a_query_that_was_taken_back_leaves_nothing(
             side = ClientSide(model, Sgd(0.1), stream, stream)
             pair = method.client(side)
             if graphed:
-                client = GraphedClient(pair, side, CARD, keeps=True, check=lambda values: None)
+                client = GraphedClient(pair, side, CARD, check=lambda values: None)
                 pair = client.pair
             pairs.append(pair)
             models.append(model)

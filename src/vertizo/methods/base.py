@@ -109,6 +109,8 @@ class ClientPair:
     """Whether ``tell`` itself checks the bounds of values that are on a card."""
     reads: bool = True
     """Whether ``tell`` reads features, see `Method.tell_reads`."""
+    keeps: bool = False
+    """Whether ``tell`` uses what ``ask`` computed, see `Method.keeps`."""
 
 
 class Outcome(NamedTuple):
@@ -277,6 +279,7 @@ class Method(Chosen):
             partial(self.tell, side),
             partial(self.table_of, side),
             reads=self.tell_reads,
+            keeps=self.keeps(side),
         )
 
     @abstractmethod
@@ -331,6 +334,10 @@ class Method(Chosen):
 
         Works even where `ClientSide.taken` gives nothing, for a client restarted in between.
         """
+
+    def keeps(self, side: ClientSide) -> bool:
+        """Whether `ask` leaves something pending for `tell`, which a card then keeps until then."""
+        return self.first_order_client
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
         """The training records as a table [records, …] that `ask` and `tell` read rows of where

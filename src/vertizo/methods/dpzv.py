@@ -74,6 +74,8 @@ class Dpzv(Method):
         """``h+`` and ``h−`` of every direction, [2K, batch, d_h]."""
         offsets = (self.smoothing, -self.smoothing)
         drawn = side.directions(self.directions, self.num_directions).of_query(number)
+        if drawn[0].keep:
+            side.pending = number, drawn
         if len(drawn) == 1:
             return outputs(side.model, features, drawn[0], offsets)
         return torch.cat([outputs(side.model, features, u, offsets) for u in drawn])
@@ -85,13 +87,18 @@ class Dpzv(Method):
 
     def tell(self, side: ClientSide, number: int, features: object, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ/K Σ_k Δ_k u_k``."""
-        drawn = side.directions(self.directions, self.num_directions).of_query(number)
+        directions = side.directions(self.directions, self.num_directions)
+        drawn = side.taken(number) or directions.of_query(number)
         slopes = values.tolist() if values.is_cpu else values.unbind()
         if len(drawn) == 1:
             side.step(estimate(drawn[0], slopes[0]))
             return
         pairs = zip(drawn, slopes, strict=True)
         side.step(Sum(tuple(estimate(u, slope / len(drawn)) for u, slope in pairs)))
+
+    def keeps(self, side: ClientSide) -> bool:
+        """Whether directions are kept until they are used again."""
+        return side.directions(self.directions, self.num_directions).are_kept
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
         """The records as a table, where perturbed models read its rows; else None."""

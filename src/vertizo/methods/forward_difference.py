@@ -63,6 +63,8 @@ class ForwardDifference(Method):
     def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
         """``c`` and ``ĉ``, [2, batch, d_h]."""
         direction = side.directions(self.directions).draw(number)
+        if direction.keep:
+            side.pending = number, direction
         return outputs(side.model, features, direction, (0.0, self.smoothing))
 
     def stored(self, embeddings: Tensor) -> Tensor:
@@ -91,7 +93,12 @@ class ForwardDifference(Method):
         if self.reply == "losses":
             plain, shifted = numbers
             slope = forward_difference(shifted, plain, self.smoothing)
-        side.step(estimate(side.directions(self.directions).draw(number), slope))
+        direction = side.taken(number) or side.directions(self.directions).draw(number)
+        side.step(estimate(direction, slope))
+
+    def keeps(self, side: ClientSide) -> bool:
+        """Whether the direction is kept until it is used again."""
+        return side.directions(self.directions).are_kept
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
         """The records as a table, where perturbed models read its rows; else None."""

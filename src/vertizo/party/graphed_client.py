@@ -18,7 +18,7 @@ from vertizo.models.base import Selected
 class GraphedClient:
     """`ask` and `tell` of a client on a card, each captured for a shape of its batches.
 
-    What a first-order method keeps from the one to the other is in the memory of the graph of
+    What a method keeps from the one to the other (`Method.keeps`) is in the memory of the graph of
     `ask`. A graph of `tell` that reads it belongs to that one; any other call of `tell` does
     without, and computes it anew. ``check`` is what a reply's values are given to first.
     """
@@ -29,14 +29,13 @@ class GraphedClient:
         side: ClientSide,
         device: torch.device,
         *,
-        keeps: bool,
         levels: LevelTable | None = None,
         check: Callable[[Tensor], object],
     ) -> None:
         self._pair, self._side, self._levels, self._check = pair, side, levels, check
         self._table: Tensor | None = None
         """Training records, where graphs read a batch's rows of them, or of ``levels``."""
-        self._ask = Graphed[None](self._asked, "a client's query", device, keeps=keeps)
+        self._ask = Graphed[None](self._asked, "a client's query", device, keeps=pair.keeps)
         self._tell = Graphed[Graph | None](self._told, "a client's update", device)
 
     @property

@@ -147,8 +147,7 @@ def make_client(
     watch, is_known = Watch(), isinstance(model, TorchModel) and not method.is_foreign()
     if arrays.is_card(device) and is_known and method.whole_queries is None:
         check = partial(watch.check, "the reply", bound=REPLY_BOUND)
-        keeps = method.first_order_client
-        pair = GraphedClient(pair, side, device, keeps=keeps, levels=levels, check=check).pair
+        pair = GraphedClient(pair, side, device, levels=levels, check=check).pair
     party = ClientParty(
         index=index,
         pair=pair,
