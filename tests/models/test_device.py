@@ -86,7 +86,7 @@ def test_gradients_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with stand_in.with_a_card(monkeypatch):
         for name, (make, inputs) in MODULES.items():
             model = wrap(make(), Where("card"))
-            assert type(model) is TorchModel, name
+            assert isinstance(model, TorchModel), name
             outputs, pullback = model.forward(Points(inputs))
             gradient = torch.ones_like(outputs)
             assert outputs.device == pullback(gradient).device == stand_in.CARD, name
@@ -185,7 +185,7 @@ def test_all_offsets_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, (make, inputs) in modules.items():
         with as_on_a_card(monkeypatch):
             model = wrap(make())
-            assert type(model) is TorchModel, name
+            assert isinstance(model, TorchModel), name
             before, u = model.parameters.clone(), torch.randn(model.parameters.numel())
             model.along(u, (0.1,), inputs)  # finds out whether it can be
             seen: list[int] = []

@@ -238,6 +238,15 @@ class Points:
             parts.append(rows.flatten(0, 1))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def every(self) -> Tensor:
+        """All points written out, the rows last: [points · batch, width]."""
+        found, first = self.rows.expand(len(self), -1, -1).clone(), 0
+        for start, shift in self.shifts:
+            last = first + shift.shape[0]
+            found[first:last].narrow(2, start, shift.shape[2]).add_(shift)
+            first = last
+        return found.flatten(0, 1)
+
     def together(self) -> Tensor:
         """The rows with the first point of every shift at once, [batch, ...]."""
         rows = self.rows.clone()

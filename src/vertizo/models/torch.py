@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from vertizo.models.base import (
     gathered,
     put,
 )
-from vertizo.models.linear.linear_stack import LinearStack, are_affine, layers_of
+from vertizo.models.linear.linear_stack import Layer, LinearStack, are_affine, layers_of
 from vertizo.models.parts import (
     Buffers,
     check,
@@ -83,8 +84,10 @@ def over(
 ) -> DifferentiableModel:
     """`wrap` for a module whose parameters named in ``own`` are already views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
-    layers = layers_of(module) if is_whole and parameters.is_cpu else None
-    if layers is None:
+    layers = layers_of(module) if is_whole else None
+    if layers is not None and kind is None and not parameters.is_cpu:
+        return CardStack(layers, module, parameters, own, training, where=where)
+    if layers is None or not parameters.is_cpu:
         return (kind or TorchModel)(module, parameters, own, training, where=where)
     flattens = any(type(part) is nn.Flatten for part in module.children())
     return LinearStack(layers, parameters, flatten=flattens, module=module)
@@ -375,6 +378,89 @@ class TorchModel(DifferentiableModel):
             return rows.float()
         # It may be a view of the parameters, or something that the module keeps.
         return rows if self._is_known else rows.clone()
+
+
+class CardStack(TorchModel):
+    """Linear layers with ReLU between on a card: all points in one pass, without autograd.
+
+    Autograd wants the last point apart, and makes one vector of its gradients by a copy. Such
+    layers are small, and each operation of a round counts.
+    """
+
+    def __init__(self, layers: Sequence[Layer], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._layers = layers
+        parts = iter(self._weights.values())
+        self._pairs = [(next(parts), next(parts) if layer.bias else None) for layer in layers]
+        self._flattens = any(type(part) is nn.Flatten for part in self.module.children())
+
+    def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
+        """Outputs at every point, and the pullback at the last."""
+        is_flat = points.rows.dim() == 2 or (self._flattens and not points.shifts)
+        if self._training is not None or self._where.precision == "bfloat16" or not is_flat:
+            return super().forward(points, number)
+        rows = points.every() if points.shifts else points.rows.flatten(1)
+        rows = rows.to(self.parameters.device)
+        steps = [rows]
+        with torch.no_grad(), self.arithmetic():
+            for layer, (weight, bias) in zip(self._layers, self._pairs, strict=True):
+                after = nn.functional.linear(steps[-1], weight, bias)
+                steps.append(after.relu_() if layer.relu else after)
+        last = slice(len(rows) - len(points.rows), None)
+        return steps[-1], _CardPullback(self, [step[last] for step in steps], points.rows.shape)
+
+    @torch.no_grad()
+    def carried(self, steps: Sequence[Tensor], gradient: Tensor, into: Tensor | None) -> Tensor:
+        """Gradient with respect to the first of ``steps``; that of the parameters ``into`` [d].
+
+        ``gradient`` is with respect to the last of them. The first layer carries it no further
+        where only the parameters' is wanted.
+        """
+        weights = list(self._weights.values())
+        parts: list[Tensor] = []
+        if into is not None:
+            found = torch.split(into, [weight.numel() for weight in weights])
+            parts = [part.view_as(weight) for part, weight in zip(found, weights, strict=True)]
+        with self.arithmetic():
+            for index in range(len(self._layers) - 1, -1, -1):
+                if self._layers[index].relu:
+                    gradient = torch.ops.aten.threshold_backward(gradient, steps[index + 1], 0)
+                weight, bias = self._pairs[index]
+                if parts and bias is not None:
+                    torch.sum(gradient, 0, out=parts.pop())
+                if parts:
+                    torch.mm(gradient.t(), steps[index], out=parts.pop())
+                if index or into is None:
+                    gradient = gradient @ weight
+        return gradient
+
+
+@dataclass(eq=False)
+class _CardPullback:
+    """Back-propagation through one evaluation of a `CardStack`."""
+
+    _model: CardStack
+    _steps: list[Tensor]
+    """Inputs and outputs of each layer at the last point, [batch, ...]."""
+    _shape: torch.Size
+    """Of the inputs."""
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        found = torch.empty_like(self._model.parameters)
+        self._model.carried(self._steps, gradient.to(found.device), found)
+        return found
+
+    def inputs(self, gradient: Tensor) -> Tensor:
+        slopes = gradient.to(self._model.parameters.device)
+        return self._model.carried(self._steps, slopes, None).view(self._shape)
+
+    @property
+    def at_once(self) -> int:
+        return self._model.at_once
+
+    def record_gradients(self, gradient: Tensor, records: slice) -> HeldGradients:
+        rows = self._steps[0].view(self._shape)[records]
+        return self._model.record_gradients(rows, gradient[records].to(rows.device))
 
 
 @dataclass(eq=False)
