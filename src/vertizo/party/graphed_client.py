@@ -90,8 +90,8 @@ class GraphedClient:
             return
         # PyTorch lets nobody differentiate through weights that have moved since: capture at once.
         self._tell(asked if kept else None, (number,), given, at_once=kept)
-        if kept and self._tell.used is None:  # then nobody reads what a graph of `ask` keeps
-            self._ask.is_eager = True
+        if kept and self._tell.used is None and self._pair.reads:
+            self._ask.is_eager = True  # nobody reads what its graph keeps, and rows cost more anew
 
     def _told(
         self, asked: Graph | None, numbers: Sequence[int], tensors: Sequence[Tensor]
