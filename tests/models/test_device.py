@@ -168,7 +168,7 @@ class Own(nn.Sequential):
 
 
 PASSES = {
-    **dict.fromkeys(("mlp", "cnn", "filters", "table", "tabular", "resnet"), 1),
+    **dict.fromkeys(("mlp", "cnn", "filters", "table", "tabular", "deep", "resnet"), 1),
     **dict.fromkeys(("bag", "own"), 3),  # torch.vmap does not take a bag
 }
 """Evaluations of the module for three offsets, each of so many records."""
@@ -179,6 +179,7 @@ def test_all_offsets_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.randn(3, 3, 16, 16)
     modules = {
         **MODULES,
+        "deep": (lambda: cnn((3, 16, 16), [4, 6, 8], 5), images),
         "resnet": (lambda: whole((3, 16, 16), 10, 8), images),
         "own": (lambda: Own(nn.Linear(4, 2)), torch.rand(6, 4)),
     }
@@ -188,12 +189,14 @@ def test_all_offsets_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
             assert isinstance(model, TorchModel), name
             before, u = model.parameters.clone(), torch.randn(model.parameters.numel())
             model.along(u, (0.1,), inputs)  # finds out whether it can be
+            unseen = model.along(u, (1e-2, 0.0, -1e-2), inputs)  # a hook is to be called
             seen: list[int] = []
             model.module.register_forward_hook(lambda *_, seen=seen: seen.append(1))
             found = model.along(u, (1e-2, 0.0, -1e-2), inputs)
             assert len(seen) == PASSES[name], name
             wanted = Model.along(model, u, (1e-2, 0.0, -1e-2), inputs)
         assert torch.allclose(found, wanted, 1e-4, 1e-5), name
+        assert torch.allclose(unseen, wanted, 1e-4, 1e-5), name
         assert torch.equal(model.parameters, before), name
 
 

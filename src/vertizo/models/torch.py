@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vertizo.core.arrays import graphs
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.models import side_by_side
 from vertizo.models.base import (
     AT_ONCE,
     PROCESSOR,
@@ -193,12 +194,21 @@ class TorchModel(DifferentiableModel):
             with torch.no_grad(), warnings.catch_warnings():
                 # of layers that it takes one by one
                 warnings.filterwarnings("error", "There is a performance drop", UserWarning)
-                outputs = torch.vmap(lambda each: self._run(each, rows))(weights)
+                outputs = self._side_by_side(weights, rows)
         except Exception:  # of whatever kind: it works one after the other
             self._maps_weights = False
             return super().along(direction, offsets, inputs)
         self._buffers.check_unchanged()
         return outputs
+
+    def _side_by_side(self, weights: dict[str, Tensor], rows: Tensor) -> Tensor:
+        """Outputs at several sets of weights, [sets, batch, outputs]."""
+        if not self._frozen and self._where.precision != "bfloat16":
+            with self.arithmetic():
+                found = side_by_side.outputs(self.module, weights, rows)
+            if found is not None:
+                return found
+        return torch.vmap(lambda each: self._run(each, rows))(weights)
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""

@@ -66,7 +66,7 @@ def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
 
     A module with hooks or parametrisations is no stack, since these may do anything.
     """
-    if any(map(_is_customised, module.modules())):
+    if any(map(is_customised, module.modules())):
         return None
     parts = list(module) if type(module) is torch.nn.Sequential else [module]
     if parts and type(parts[0]) is torch.nn.Flatten:
@@ -91,7 +91,8 @@ def are_affine(layers: Sequence[Layer]) -> bool:
     return len(layers) == 1 and not layers[0].relu
 
 
-def _is_customised(module: torch.nn.Module) -> bool:
+def is_customised(module: torch.nn.Module) -> bool:
+    """Whether a layer has hooks or parametrisations, so that it may do anything."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     names = {name for name, _ in module.named_parameters(recurse=False)}
     return any(getattr(module, hook) for hook in hooks) or not names <= {"weight", "bias"}
