@@ -87,8 +87,9 @@ class Dpzv(Method):
 
     def tell(self, side: ClientSide, number: int, features: object, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ/K Σ_k Δ_k u_k``."""
-        directions = side.directions(self.directions, self.num_directions)
-        drawn = side.taken(number) or directions.of_query(number)
+        drawn = side.taken(number)
+        if drawn is None:
+            drawn = side.directions(self.directions, self.num_directions).of_query(number)
         slopes = values.tolist() if values.is_cpu else values.unbind()
         if len(drawn) == 1:
             side.step(estimate(drawn[0], slopes[0]))

@@ -151,10 +151,7 @@ class _Descent(Optimizer):
         self.weight_decay, self._decay, self._steps = weight_decay, decay, 0
         self.penalty = penalty
 
-    def _next_step(self, parameters: Tensor) -> Scalar:
-        """−η of the next step, which begins here."""
-        if parameters.is_cpu:
-            return self._next_factor()
+    def _factor_on_card(self, parameters: Tensor) -> Scalar:
         if self._decay is None:  # the same number at every step
             graphs.each_call(self._next_factor)
             return -self.learning_rate
@@ -162,6 +159,7 @@ class _Descent(Optimizer):
         return factor
 
     def _next_factor(self) -> float:
+        """−η of the next step, which begins here."""
         share = 1.0 if self._decay is None else self._decay.share(self._steps)
         self._steps += 1
         return -self.learning_rate * share
@@ -190,7 +188,8 @@ class Sgd(_Descent):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        factor, decayed = self._next_step(parameters), self.weight_decay
+        is_here, decayed = parameters.is_cpu, self.weight_decay
+        factor = self._next_factor() if is_here else self._factor_on_card(parameters)
         penalty = self.penalty
         penalised = None if penalty is None else penalty.gradient(parameters, gradient)
         if not self.momentum:
@@ -251,7 +250,9 @@ class Adam(_Descent):
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        factor, place, (beta1, beta2) = self._next_step(parameters), parameters.device, self.betas
+        place, (beta1, beta2) = parameters.device, self.betas
+        is_here = parameters.is_cpu
+        factor = self._next_factor() if is_here else self._factor_on_card(parameters)
         self._mean = mean = _beside(parameters, self._mean)
         self._square = square = _beside(parameters, self._square)
         dense = torch.zeros_like(parameters)

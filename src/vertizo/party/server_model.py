@@ -170,6 +170,7 @@ class TrainingMeter(Stateful):
             self.records += losses.shape[0]
             self.loss += float(np.add.reduce(losses.numpy()))
         else:
+            graphs.each_call(partial(self._count, len(losses)))
             self._losses.take(losses)
         if isinstance(correct, Tensor):
             self._right.take(correct)
