@@ -102,8 +102,10 @@ TABLE = r'''
 
 # two-point-not-halved: the two-point slope lacks its factor 1/2, as in DPZV's eq. 7
 @ zeroth_order/estimators.py zeroth_order/test_estimators.py methods/test_dpzv.py
--return _slope(plus, minus, 2 * smoothing)
-+return _slope(plus, minus, smoothing)
+-            return torch.from_numpy((plus.numpy() - minus.numpy()) / (2 * smoothing))
+-    return (plus - minus) / (2 * smoothing)
++            return torch.from_numpy((plus.numpy() - minus.numpy()) / smoothing)
++    return (plus - minus) / smoothing
 
 # step-at-the-stale-embedding: the server trains at the embedding that the client sent the last time
 @ party/server_model.py contracts/test_methods.py

@@ -74,7 +74,8 @@ class ServerModel:
         losses = self._losses(logits, labels, weights)
         rows, batch = logits.shape[0], labels.shape[0]
         last = slice(rows - batch, rows)
-        return Evaluation(losses.values.view(-1, batch), last, losses, pullback, weights)
+        values = losses.values.view(-1, batch)
+        return Evaluation(values, values[-1], last, losses, pullback, weights)
 
     def zero_logit_slopes(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """``∂f_i/∂logits_i`` at logits of zero, [batch, outputs], whatever the model is."""
@@ -112,17 +113,14 @@ class Evaluation:
 
     losses: Tensor
     """Per-record losses, [points, batch]."""
+    plain: Tensor
+    """Those at the last point, [batch]."""
     _rows: slice
     """The rows of the last point among those of all."""
     _records: RecordLosses
     _pullback: base.Pullback
     weights: Tensor | None = None
     """How much each record's loss counts, [batch]; all the other fields have it in already."""
-
-    @cached_property
-    def plain(self) -> Tensor:
-        """Per-record losses at the last point, [batch]."""
-        return self.losses[-1]
 
     def correct(self) -> int | Tensor:
         """How many records are predicted right at the last point; on a card, which ones."""
