@@ -28,8 +28,11 @@ from tests.network.by_hand import (
 from tests.refusals import refused
 from tests.rows import each
 
+from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError, DataError, RunError, WireError
 from vertizo.core.names import Head
+from vertizo.core.randomness import Stream
+from vertizo.data.prepare import prepare
 from vertizo.network.serving import frames, service
 from vertizo.network.serving.frames import Ready, Send
 from vertizo.network.serving.options import JoinConfig, ServeConfig, load_join, load_serve
@@ -37,6 +40,7 @@ from vertizo.network.serving.predicting import PredictingService, help_predict
 from vertizo.network.serving.serving import FederationService
 from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
+from vertizo.run.build.data_defaults import complete
 from vertizo.run.results import checkpoint
 
 sklearn_datasets = Lazy("sklearn.datasets")
@@ -296,6 +300,24 @@ def test_other_records_are_refused(tables: Path, tmp_path: Path) -> None:
             channel = DirectChannel(served, "lab")
             with pytest.raises(RunError, match=words):
                 dep.take_part(member(tmp_path, tmp_path, "lab"), channel)
+
+
+@pytest.mark.parametrize("method", ["dpzv", "tangent", "label-statistic", "vafl"])
+def test_what_follows_from_the_data_is_as_in_a_simulation(method: str, tmp_path: Path) -> None:
+    """Epochs, batches, clips and the like, where a file leaves them out."""
+    tree: dict[str, Any] = {"method": {"name": method}, "data": {"name": "digits", "parties": 4}}
+    if method != "vafl":
+        tree["privacy"] = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-5}
+    federation = {**dep.serve_config(tmp_path).federation.model_dump(exclude_unset=True)}
+    for trial in (True, False):
+        served = {**federation, "trial": trial}
+        plain = ServeConfig.model_validate({**tree, "federation": served}).experiment()
+        data = prepare(plain.data, Stream.from_seed(0))
+        wanted, found = (complete(each, data).model_dump() for each in (parse(tree), plain))
+        if "privacy" in tree:  # of real parties' noise, only a trial's is made from a seed
+            wanted["privacy"]["noise"] = "seeded" if trial else "secure"
+        assert found == wanted
+        assert "epochs" not in plain.model_fields_set, "which would be somebody's choice"
 
 
 def test_a_label_holder_says_who_trains_where_nobody_else_can(tables: Path, tmp_path: Path) -> None:

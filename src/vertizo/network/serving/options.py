@@ -226,12 +226,15 @@ class ServeConfig(ExperimentConfig):
 
     def experiment(self) -> ExperimentConfig:
         """The experiment to train; its noise is made from a seed in a trial only."""
-        plain = self.model_dump(exclude={"federation", "scoring"})
+        # What nobody set stays so: some defaults follow from the data.
+        own = self.model_fields_set - {"federation", "scoring"}
+        plain = {name: getattr(self, name) for name in own}
         if self.privacy.mechanism in ("gaussian", *ON_LABELS) and not self.federation.trial:
-            plain["privacy"]["noise"] = "secure"
+            plain["privacy"] = self.privacy.model_copy(update={"noise": "secure"})
         if self.data.name != "table":
             held = self.data.label_holder is not None
-            plain["data"]["parties"] = len(self.federation.members) + held
+            count = len(self.federation.members) + held
+            plain["data"] = self.data.model_copy(update={"parties": count})
         return controlled(ExperimentConfig.model_validate(plain))
 
 
