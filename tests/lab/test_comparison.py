@@ -194,6 +194,24 @@ def test_the_verdict_counts_the_seeds_in_which_training_the_clients_paid() -> No
     assert verdict([row("c", "test_rmse", [1.0])])[1] == ["c: test RMSE 1.0000"]
 
 
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ([0.85, 0.84], "better in 2 of 2"),
+        ([0.85, 0.80], "is not shown"),
+        ([0.8, 0.8], "has not paid"),
+        ([], "has not paid"),
+    ],
+)
+def test_a_raw_head_is_held_against_a_raw_head(raw: list[float], said: str) -> None:
+    """A label-free control predicts by one, and so may the method."""
+    own = [{"test_auc": 0.74, "raw_head": {"test_auc": each}} for each in raw]
+    control = [{"test_auc": 0.81}, {"test_auc": 0.82}]
+    frozen = [{"test_auc": 0.6}, {"test_auc": 0.6}]
+    summaries = {"none": own or [{"test_auc": 0.74}] * 2, "frozen": frozen, "label-free": control}
+    assert said in (paid(Row("a", summaries, {})) or "")
+
+
 def test_a_table_where_figures_are_missing() -> None:
     """On validation records without test records; a run without a figure has none in the table."""
     privacy = {"guarantee": "none", "epsilon": None}

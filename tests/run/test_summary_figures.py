@@ -115,3 +115,34 @@ def test_a_run_beside_its_controls(
     words = summary_figures.beside_controls(summary("none", *run), beside)
     assert re.match(said, words) is not None, words
     assert summary_figures.beside_controls(summary("none"), beside) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (
+            0.85,
+            "the best is frozen, .*: test AUC 0.8150; the run's raw head's 0.8500, 0.83.* better",
+        ),
+        (0.82, ".* within the interval of the run's raw head's 0.8200, .* is not shown$"),
+        (0.80, ".*: test AUC 0.8150, better than the run's raw head's 0.8000.* has not paid$"),
+        (None, ".*: test AUC 0.8150, better than the run's 0.7413.*; training .* has not paid$"),
+    ],
+)
+def test_a_raw_head_is_held_against_a_raw_head(
+    result: Result, raw: float | None, said: str
+) -> None:
+    """A head that knows every label is ahead of a private one, whatever the clients learned."""
+
+    def scores(auc: float) -> dict[str, float]:
+        return {"test_auc": auc, "test_auc_low": auc - 0.02, "test_auc_high": auc + 0.02}
+
+    bare = {key: value for key, value in result.summary.items() if not key.startswith("test_")}
+    run = {**bare, "control": "none", **scores(0.7413)}
+    if raw is not None:
+        run["raw_head"] = {"kind": "logistic", "words": "", **scores(raw)}
+    frozen = {**bare, "control": "frozen", **scores(0.6)}
+    words = summary_figures.beside_controls(
+        run, [frozen, {**bare, "control": "label-free", **scores(0.815)}]
+    )
+    assert re.match(said, words) is not None, words

@@ -88,9 +88,21 @@ def _worth(row: Row, key: str, control: str = "none") -> float:
 
 
 def _rival(row: Row, key: str) -> str | None:
-    """Return the control of a method that did best on average; None without controls."""
+    """Return the control that comes out best beside its method; None without controls."""
+    sign = 1 if key.endswith(RISING) else -1
+
+    def ahead(control: str) -> float:
+        own = sign * statistics.fmean(_beside(row, key, control))
+        return _worth(row, key, control) - own
+
     held = [control for control in CONTROLS if row.figures(key, control)]
-    return max(held, key=lambda control: _worth(row, key, control), default=None)
+    return max(held, key=ahead, default=None)
+
+
+def _beside(row: Row, key: str, control: str) -> list[float]:
+    """Return a method's figures to hold beside a control's: of its raw head beside a raw head."""
+    raw = row.figures(f"raw_head.{key}") if control == "label-free" else []
+    return raw or row.figures(key)
 
 
 def paid(row: Row) -> str | None:
@@ -101,7 +113,7 @@ def paid(row: Row) -> str | None:
     key, name, scale = next(iter(_measures([row])), QUALITY[0])
     if key.startswith("best.") or (control := _rival(row, key)) is None:
         return None
-    own, other = row.figures(key), row.figures(key, control)
+    own, other = _beside(row, key, control), row.figures(key, control)
     if len(own) == 1:
         firsts = [each[0] for kind, each in row.summaries.items() if kind != "none" and each]
         return beside_controls(row.first, firsts)

@@ -132,28 +132,40 @@ def beside_controls(run: Summary, controls: Sequence[Summary]) -> str | None:
     test records or controls.
 
     It is ahead by the first figure that has an interval, if the best control's lies outside that.
+    A control that predicts by a raw head is held against the run's raw head, where there is one.
     """
     names = ("auc", "accuracy", "pinball", "huber", "rmse")
     name = next((name for name in names if run.get(f"test_{name}_low") is not None), None)
     controls = [each for each in controls if each.get(f"test_{name}") is not None]
     if name is None or not controls:
         return None
-    figure, low, high = (run[f"test_{name}{end}"] for end in ("", "_low", "_high"))
-    sign = 1 if name in ("auc", "accuracy") else -1
-    best = max(controls, key=lambda control: sign * float(control[f"test_{name}"]))
-    at = [row for row, _ in rows(run)].index(BOUNDS)
-    (words, own), (_, interval) = rows(run)[at - 1 : at + 1]
+    sign, raw = 1 if name in ("auc", "accuracy") else -1, run.get("raw_head", {})
+
+    def beside(control: Summary) -> Summary:
+        has_raw = f"test_{name}_low" in raw and control["control"] == "label-free"
+        return raw if has_raw else run
+
+    def ahead_by(control: Summary) -> float:
+        return sign * float(control[f"test_{name}"] - beside(control)[f"test_{name}"])
+
+    best = max(controls, key=ahead_by)
+    mine = beside(best)
+    figure, low, high = (mine[f"test_{name}{end}"] for end in ("", "_low", "_high"))
+    scores = scores_of("test", run, mine)
+    at = [row for row, _ in scores].index(BOUNDS)
+    (words, own), (_, interval) = scores[at - 1 : at + 1]
+    whose = "the run's raw head's" if mine is raw else "the run's"
     against = f"{CONTROLS[best['control']]}: {words} {dict(rows(best))[words]}"
     other = sign * best[f"test_{name}"]
     if other > sign * figure:
         near = f", though within its interval, {interval}" if low <= sign * other <= high else ""
-        return f"{against}, better than the run's {own}{near}; {NOT_PAID}"
+        return f"{against}, better than {whose} {own}{near}; {NOT_PAID}"
     if low <= sign * other <= high:
         return (
-            f"{against}, within the interval of the run's {own}, {interval}; "
+            f"{against}, within the interval of {whose} {own}, {interval}; "
             "that training the clients pays is not shown"
         )
-    ahead = f"the run's {own}, {interval}, is better than every control's, by one seed"
+    ahead = f"{whose} {own}, {interval}, is better than every control's, by one seed"
     return f"the best is {against}; {ahead}"
 
 
