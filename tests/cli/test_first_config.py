@@ -49,7 +49,8 @@ def test_it_trains_at_once_and_replaces_nothing(vertizo: Vertizo, refuses: Refus
     made.write_csv("data/clients.csv")
     who = ("--party", "bank=age, income,country", "--party", "shop=visits")
     out = vertizo("init", "--from", "data/clients.csv", "--label", "churn", *who).quietly()
-    says(out, "no --party names them: 'balance'", "no use to a model: 'note', 'country', 'price'")
+    says(out, "no --party names them: 'balance'", "left out: column 'country' has the same value")
+    says(out, "left out: column 'note' has values that only", "left out: ", "price' holds '1.")
     assert "this is a guess" not in out
     text = Path("config.yaml").read_text(encoding="utf-8")
     assert "path: data/clients.csv" in text

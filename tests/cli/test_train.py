@@ -114,6 +114,17 @@ def test_a_run_does_not_depend_on_where_it_is_repeated_or_continued(
 
 
 @pytest.mark.full
+def test_controls_under_a_guarantee_are_counted_in_words(vertizo: Vertizo, here: Path) -> None:
+    """Each reads the labels once more; without a ledger nothing adds that up."""
+    guarantee = sets("privacy.epsilon=1", "privacy.delta=1e-5", "server.update=none")
+    private = ("train", *TINY, *guarantee)
+    said = vertizo(*private, "--controls", "--out", "a").err
+    assert said.count("note: each ε is of one run; frozen, random read the same labels") == 1
+    assert "note: each" not in vertizo(*private, "--out", "b").err
+    assert "note: each" not in vertizo("train", *TINY, "--controls", "--out", "c").err
+
+
+@pytest.mark.full
 def test_controls_stand_beside_the_run_and_can_be_added_later(vertizo: Vertizo, here: Path) -> None:
     def check(run: Path) -> None:
         for control in CONTROLS:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 FILE = "config.yaml"
+MOST_REASONS = 6
+"""Columns of which a line says why they are left out; the file says it of all."""
 GUESS = "nobody said who has which columns; this is a guess, change it"
 
 
@@ -205,8 +207,10 @@ def init(
     print(f"{config}: {source.frame.height} records, columns at {held}")
     if not named:
         print(f"note: {GUESS}")
-    if found.dropped:
-        print(f"note: left out, of no use to a model: {_listed(found.dropped)}; {FILE} says why")
+    for why in [*found.dropped.values()][:MOST_REASONS]:
+        print(f"note: left out: {why}")
+    if others := [*found.dropped][MOST_REASONS:]:
+        print(f"note: left out: {_listed(others)}; {FILE} says why")
     if found.unnamed:
         print(f"note: left out, as no --party names them: {_listed(found.unnamed)}")
     print("Go on with")

@@ -121,11 +121,16 @@ def _all(
 
     config = experiment.config
     counted = [name for name in controls_of(config) if name != "label-free"] if controls else []
+    times, names = 1 + len(counted), ", ".join(counted)
     if counted and config.privacy.ledger is not None and config.privacy.mechanism not in ON_LABELS:
-        note = f"note: the ledger is charged {1 + len(counted)} times: {', '.join(counted)} as well"
-        say([note], Console(stderr=True))
+        _note(f"note: the ledger is charged {times} times: {names} as well")
         if not resume:
-            check_pays(config, experiment.data(), 1 + len(counted))
+            check_pays(config, experiment.data(), times)
+    elif counted and config.privacy.mechanism == "gaussian" and config.privacy.epsilon:
+        _note(
+            f"note: each ε is of one run; {names} read the same labels, so that for whoever sees "
+            f"all {times} runs ε and δ add up (privacy.ledger counts them together)"
+        )
     try:
         summaries = [_run(experiment, folder, resume, track)]
         for control in controls_of(config) if controls else ():

@@ -39,6 +39,8 @@ PATIENCE = 30 * 86400.0
 """Seconds that a member's process tries to reach the label holder; agents end it sooner."""
 UNSAID = ("rows", "digest")
 """Keys of terms that are not required, since they follow from the data."""
+FOLLOWING = frozenset({"batch_size", "epochs"})
+"""Those that an offer leaves out where its records are still to be aligned, and nobody set them."""
 Tree = dict[str, Any]
 
 
@@ -135,7 +137,7 @@ def as_member(config: MemberAgent, offer: Offer, store: Store) -> tuple[Tree, li
         return _trained(store, offer, table), [offer.kind, file, "--data", used]
     # What the policy allowed is what the process must be asked for, and nothing else.
     settings = {k: value for k, value in settings_of(offer).items() if k not in UNSAID}
-    absent = dict.fromkeys(SECTIONS - TOLD - settings.keys())
+    absent = dict.fromkeys(SECTIONS - TOLD - FOLLOWING - settings.keys())
     joined["require"] = {**config.policy.require, **absent, **settings}
     tree = {"federation": joined, "data": {**table, "path": used}}
     return {**tree, "client": config.client}, ["join", file]
