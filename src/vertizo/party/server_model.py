@@ -74,8 +74,7 @@ class ServerModel:
         losses = self._losses(logits, labels, weights)
         rows, batch = logits.shape[0], labels.shape[0]
         last = slice(rows - batch, rows)
-        values = losses.values.view(-1, batch)
-        return Evaluation(values, values[-1], last, losses, pullback, weights)
+        return Evaluation(losses.values.view(-1, batch), last, losses, pullback, weights)
 
     def zero_logit_slopes(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """``∂f_i/∂logits_i`` at logits of zero, [batch, outputs], whatever the model is."""
@@ -113,8 +112,6 @@ class Evaluation:
 
     losses: Tensor
     """Per-record losses, [points, batch]."""
-    plain: Tensor
-    """Those at the last point, [batch]."""
     _rows: slice
     """The rows of the last point among those of all."""
     _records: RecordLosses
@@ -163,7 +160,7 @@ class TrainingMeter(Stateful):
 
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
-        losses, correct = evaluation.plain, evaluation.correct()
+        losses, correct = evaluation.losses[-1], evaluation.correct()
         if losses.is_cpu:
             self.records += losses.shape[0]
             self.loss += float(np.add.reduce(losses.numpy()))
@@ -287,7 +284,7 @@ class ZerothOrder(StepCountingUpdate):
         found = model.losses_along(joined, labels, direction, offsets, evaluation.weights)
         losses = [self._mean(each) for each in found]
         if self.forward:
-            slope = forward_difference(losses[0], self._mean(evaluation.plain), smoothing)
+            slope = forward_difference(losses[0], self._mean(evaluation.losses[-1]), smoothing)
         else:
             slope = two_point(losses[0], losses[1], smoothing)
         self.optimizer.step(model.parameters, estimate(direction, slope))
@@ -354,13 +351,13 @@ class ServerSide:
             labels = self.labels.index_select(0, ids)
         first_pass, weights = round_ * self._steps, self.weights_of(ids)
         evaluation = model.evaluate(points, labels, first_pass, weights)
-        replies, last = [], 0
+        replies, last, plain = [], 0, evaluation.losses[-1]
         for query, count in zip(queries, evaluated, strict=True):
             first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
             resting = partial(model.zero_logit_slopes, labels, weights)
             told = method.told(
-                Outcome(evaluation.losses[first:last], evaluation.plain, gradient, query, resting)
+                Outcome(evaluation.losses[first:last], plain, gradient, query, resting)
             )
             answer = method.answered(query, self._released(told), self.plan.noise_std)
             replies.append(Reply(query.client, query.number, answer.values))
