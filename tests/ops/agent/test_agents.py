@@ -30,7 +30,7 @@ from vertizo.network.serving.options import JoinConfig
 from vertizo.network.serving.store import Store
 from vertizo.network.serving.terms import accepted
 from vertizo.ops.agent import agent as loop
-from vertizo.ops.agent import label_holder, processes
+from vertizo.ops.agent import label_holder, policy, processes
 from vertizo.ops.agent.jobs import messages, store
 from vertizo.ops.agent.jobs.states import AFTER, ENDS, State
 from vertizo.ops.scoring import LOOKED_UP
@@ -105,6 +105,21 @@ def test_the_process_that_joins_is_held_to_the_very_settings_of_the_offer(tmp_pa
             ConfigError, match=rf"require\.{next(iter(changed))} is .* but the label"
         ):
             accepted(asked, own)
+
+
+@pytest.mark.parametrize("alignment", ["", "ids"])
+def test_only_before_an_alignment_may_an_offer_leave_epochs_open(
+    alignment: str, tmp_path: Path
+) -> None:
+    """What it says nothing of there is not asked for: a label holder could name any number."""
+    agent, given = Houses(tmp_path).agents["north"], offer()
+    settings = {k: v for k, v in policy.settings_of(given).items() if k not in processes.FOLLOWING}
+    asked = replaced(given, settings=json.dumps(settings), alignment=alignment)
+    tree, _ = processes.as_member(agent.config, asked, agent.store)
+    required = tree["federation"]["require"]
+    left = processes.FOLLOWING & required.keys()
+    assert left == (set() if alignment else processes.FOLLOWING)
+    assert all(required[key] is None for key in left)
 
 
 def test_a_person_approves_or_refuses(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ def as_member(config: MemberAgent, offer: Offer, store: Store) -> tuple[Tree, li
         return _trained(store, offer, table), [offer.kind, file, "--data", used]
     # What the policy allowed is what the process must be asked for, and nothing else.
     settings = {k: value for k, value in settings_of(offer).items() if k not in UNSAID}
-    absent = dict.fromkeys(SECTIONS - TOLD - FOLLOWING - settings.keys())
+    left = FOLLOWING if offer.alignment else frozenset()
+    absent = dict.fromkeys(SECTIONS - TOLD - left - settings.keys())
     joined["require"] = {**config.policy.require, **absent, **settings}
     tree = {"federation": joined, "data": {**table, "path": used}}
     return {**tree, "client": config.client}, ["join", file]
